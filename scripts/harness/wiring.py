@@ -1,0 +1,92 @@
+"""What the rules look up: the plan, targets, parameters and the modules a computation depends on."""
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from scripts.harness import plan as planning
+from scripts.harness.errors import SweepError
+from scripts.harness.plan import Plan
+
+
+class Wildcards(Protocol):
+    """Snakemake's wildcards as far as they are used here."""
+
+    machine: str
+    round: str
+    sweep: str
+
+
+def load(config: Mapping[str, Any], root: Path) -> Plan:
+    """Resolve the configuration for this machine."""
+    from scripts.harness import machine
+
+    name = str(config.get("machine", "auto"))
+    return planning.load(config, root, machine.name(root / "config/machines") if name == "auto" else name)
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Return a regular expression that matches one of the names; one that never matches when there is none."""
+    return "|".join(re.escape(name) for name in names) or "(?!)"
+
+
+def targets(plan: Plan, pattern: str) -> list[str]:
+    """Return the pattern filled in for every sweep of the plan."""
+    return [pattern.format(machine=s.machine, round=s.round, sweep=s.name) for s in plan.sweeps]
+
+
+def per_level(plan: Plan, wildcards: Wildcards, pattern: str) -> list[str]:
+    """Return the pattern filled in for every level of the wildcards' sweep, rising."""
+    sweep = plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep)
+    return [
+        pattern.format(machine=sweep.machine, round=sweep.round, sweep=sweep.name, level=level) for level in sweep.levels
+    ]
+
+
+def settings(plan: Plan, wildcards: Wildcards, root: Path) -> dict[str, Any]:
+    """Return what the measurement of a sweep depends on; see ``plan.measured_settings``."""
+    return planning.measured_settings(plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep), root)
+
+
+def priority(plan: Plan, wildcards: Wildcards) -> int:
+    """Return the scheduling priority of a measuring job; see ``plan.priority``."""
+    level = getattr(wildcards, "level", None)
+    return planning.priority(
+        plan, wildcards.machine, wildcards.round, wildcards.sweep, None if level is None else int(level)
+    )
+
+
+def library(root: Path, script: str) -> list[str]:
+    """Return the files a rule's script depends on: the script itself and every module of the project it imports,
+    however deep. Paths are relative to ``root``. Snakemake itself sees a change of the script only."""
+    found: set[str] = set()
+    waiting = [f"scripts/{script}.py"]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(_imports(root, name))
+    return sorted(found)
+
+
+@cache
+def _imports(root: Path, name: str) -> tuple[str, ...]:
+    try:
+        tree = ast.parse((root / name).read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise SweepError(f"{name}, line {error.lineno}: {error.msg}") from None
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "scripts":
+            modules.add(node.module)
+            modules.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names if alias.name.split(".")[0] == "scripts")
+    files = []
+    for module in modules:
+        path = module.replace(".", "/")
+        files += [file for file in (f"{path}.py", f"{path}/__init__.py") if (root / file).exists()]
+    return tuple(files)
