@@ -81,14 +81,14 @@ def load(config: Mapping[str, Any], root: Path, machine: str) -> Plan:
     sweeps: list[Sweep] = []
     titles: dict[str, str] = {}
     for entry in settings["rounds"]:
-        for sweep, title in _sweeps_of(entry, root, machine):
+        for sweep, title in _sweeps_of(entry, root, machine, settings["measure"]):
             if sweep.path not in {known.path for known in sweeps}:
                 sweeps.append(sweep)
                 titles[f"{sweep.machine}/{sweep.round}"] = title
     return Plan(machine, tuple(sweeps), settings, titles)
 
 
-def _sweeps_of(entry: str, root: Path, machine: str) -> Iterator[tuple[Sweep, str]]:
+def _sweeps_of(entry: str, root: Path, machine: str, measure: bool) -> Iterator[tuple[Sweep, str]]:
     owner, _, round_name = entry.rpartition("/")
     raw = root / "results/raw"
     path = root / "config/rounds" / f"{round_name}.yaml"
@@ -109,15 +109,16 @@ def _sweeps_of(entry: str, root: Path, machine: str) -> Iterator[tuple[Sweep, st
         folder = raw / name / round_name
         closed = (folder / CLOSED).exists()
         title = settings["title"] if settings is not None and settings.get("title") else f"Concurrency Sweep · {round_name}"
-        if settings is not None and name == machine and not closed and settings["machine"] in ("auto", machine):
+        if measure and settings is not None and name == machine and not closed and settings["machine"] in ("auto", machine):
             for index, (sweep, section) in enumerate(settings["sweeps"].items()):
                 yield Sweep(name, round_name, sweep, index, tuple(sorted(section["load"]["levels"])), section, True), title
             continue
         measured = list(_measured(folder))
         if not measured:
+            whose = "this machine" if name == machine else f"machine {name} (this is {machine})"
             raise SweepError(
-                f"round {round_name} belongs to machine {name}, this is {machine}, and results/raw/{name}/{round_name} "
-                "holds no measured level; copy the round's folder there, or remove the round from config/config.yaml"
+                f"round {round_name} belongs to {whose}, and results/raw/{name}/{round_name} holds no measured level; copy "
+                "the round's folder there, or remove the round from config/config.yaml"
             )
         for index, (sweep, levels) in enumerate(measured):
             section = None if settings is None else settings["sweeps"].get(sweep)

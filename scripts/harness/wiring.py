@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from scripts.harness import config as configuration
 from scripts.harness import plan as planning
 from scripts.harness.errors import SweepError
 from scripts.harness.plan import Plan
@@ -20,12 +21,29 @@ class Wildcards(Protocol):
     sweep: str
 
 
-def load(config: Mapping[str, Any], root: Path) -> Plan:
-    """Resolve the configuration for this machine."""
+def load(config: Mapping[str, Any], root: Path, round_name: str | None = None) -> Plan:
+    """Resolve the configuration for this machine; ``round_name`` takes the place of the configured rounds."""
+    if round_name is not None:
+        config = {**config, "rounds": [round_name]}
+    return planning.load(config, root, machine_name(root, config))
+
+
+def machine_name(root: Path, config: Mapping[str, Any] | None = None) -> str:
+    """Return this machine's name in the results: as configured, else from its fingerprint."""
     from scripts.harness import machine
 
-    name = str(config.get("machine", "auto"))
-    return planning.load(config, root, machine.name(root / "config/machines") if name == "auto" else name)
+    settings = configuration.read_yaml(root / "config/config.yaml") if config is None else config
+    named = settings.get("machine", "auto") if isinstance(settings, Mapping) else "auto"
+    return machine.name(known_machines(root)) if named == "auto" else str(named)
+
+
+def known_machines(root: Path) -> dict[str, dict[str, Any]]:
+    """Return what config/machines says of each machine, by its name, checked and with defaults."""
+    schema = root / "config/schemas/machine.schema.json"
+    return {
+        path.stem: configuration.validate(configuration.read_yaml(path), schema, f"config/machines/{path.name}")
+        for path in sorted((root / "config/machines").glob("*.yaml"))
+    }
 
 
 def alternatives(names: Iterable[str]) -> str:

@@ -68,6 +68,7 @@ class LlamaCppEngine:
                 f"{tokens} (input {workload['input_tokens']} + output {workload['output_tokens']}); raise ctx-size to "
                 f"{slots * tokens}, or leave it out"
             )
+        arguments.setdefault("alias", path.stem)
         for option, value in {"metrics": True, "slots": True, "verbosity": 4, "no-cache-prompt": True, "cache-ram": 0}.items():
             arguments.setdefault(option, value)
         if arguments.pop("no-slots", False):
