@@ -19,10 +19,11 @@ request came, and a prefill ends in the step that brings its first token. So:
 What it cannot see: prefills of requests that failed before their first token; steps of a stream whose stamps were lost
 or packed into one arrival (one gap then holds several steps); with rule 2, pieces too small to lengthen a step by half.
 
-In a closed loop each request's prefill is seen by the other C - 1 streams once in n_out tokens, so with one prompt a
-step the share is (C - 1) / (n_out - 1). When several prompts share a step (streams that started together also end
-together) the share is lower by that factor: ``stall_prefills_per_stall`` says how many first tokens a stall holds, and
-``stall_prefills_per_gap_pct``, which counts them all, is what the formula is exact for.
+In a closed loop each prefill is seen by the other C - 1 streams once in n_out tokens, so with streams spread out and
+one prompt a step the share is (C - 1) / (n_out - 1). Streams that started together end together: then several prompts
+share a step (``stall_prefills_per_stall``), and a stream that still waits for its own first token does not see the
+prefills of the others, so the share stays below that; prompts computed over several steps put it above.
+``stall_prefills_per_gap_pct`` counts first tokens instead of gaps: (C - 1) / (n_out - 1) is its ceiling.
 """
 
 from collections.abc import Mapping
