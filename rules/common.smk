@@ -43,12 +43,8 @@ def settings(wildcards):
     return wiring.settings(PLAN, wildcards, ROOT)
 
 
-def limits(wildcards):
-    return PLAN.sweep(wildcards.machine, wildcards.round, wildcards.sweep).settings["limits"]
-
-
-def levels(wildcards):
-    return list(PLAN.sweep(wildcards.machine, wildcards.round, wildcards.sweep).levels)
+def report_settings(wildcards):
+    return wiring.report_settings(PLAN, wildcards, ROOT)
 
 
 def priority(wildcards):

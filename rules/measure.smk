@@ -1,4 +1,4 @@
-# Measure: describe the machine, start the server, measure one concurrency level.
+# Measure: describe the machine and its peak rates, start the server, measure one concurrency level.
 # Needs an open round of this machine; the files of every other round have no rule here and are source data.
 # Leaves results/raw, which no other step writes.
 
@@ -21,6 +21,26 @@ rule describe_machine:
         "Machine of round {wildcards.round}"
     script:
         "../scripts/describe_machine.py"
+
+
+rule measure_peaks:
+    input:
+        machine=ancient("results/raw/{machine}/{round}/machine.json"),
+    output:
+        "results/raw/{machine}/{round}/peaks.json",
+    log:
+        "logs/measure_peaks/{machine}/{round}.log",
+    conda:
+        "../envs/harness.yaml"
+    wildcard_constraints:
+        machine=THIS_MACHINE,
+        round=OPEN_ROUNDS,
+    threads: workflow.cores
+    priority: 900000
+    message:
+        "Peak rates of round {wildcards.round}"
+    script:
+        "../scripts/measure_peaks.py"
 
 
 rule start_server:

@@ -16,8 +16,9 @@ def build(
     """Return the context of one sweep.
 
     ``cells`` are the levels' cell.json, ``kv_pool`` what the startup log of the sweep's first boot says, ``machine``
-    machine.json, ``peaks`` the peak rates used (None: not known). ``report`` holds what the configuration adds: title,
-    levels_off, slo, thresholds, model (overrides of the shape). What is not known is null.
+    machine.json, ``peaks`` the round's peak rates (None: not known). ``report`` holds what the configuration adds: title
+    and levels_off (None: as measured), slo, thresholds, peaks (override or None), model (overrides of the shape). What
+    is not known is null.
 
     Raises ValueError when the levels were not measured under one workload.
     """
@@ -31,8 +32,10 @@ def build(
     shape = boot.get("model_shape")
     model = None if shape is None else {**shape, **report["model"]}
     log = kv_pool["log"]
+    peaks = report["peaks"] if report["peaks"] is not None else peaks
+    off = report["levels_off"] if report["levels_off"] is not None else first["levels_off"]
     return {
-        "title": report["title"],
+        "title": report["title"] if report["title"] is not None else first["title"],
         "machine": first["machine"],
         "round": first["round"],
         "sweep": first["sweep"],
@@ -61,7 +64,7 @@ def build(
         "cpu": machine["cpu"],
         "host": machine,
         "boots": boots(cells),
-        "levels_off": sorted(report["levels_off"]),
+        "levels_off": sorted(off),
         "order": {str(cell["level"]): cell["order"] for cell in cells},
         "project": {str(cell["level"]): cell["project"] for cell in cells},
         "fidelity": {str(cell["level"]): cell["client"] for cell in cells},

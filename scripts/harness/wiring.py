@@ -69,6 +69,22 @@ def settings(plan: Plan, wildcards: Wildcards, root: Path) -> dict[str, Any]:
     return planning.measured_settings(plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep), root)
 
 
+def report_settings(plan: Plan, wildcards: Wildcards, root: Path) -> dict[str, Any]:
+    """Return what the configuration adds to a sweep's report: title and levels that are switched off (null where the
+    round has no file here: the measurement's own then hold), SLO, thresholds, and what config/machines overrides."""
+    sweep = plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep)
+    known = known_machines(root).get(sweep.machine, {})
+    has_file = sweep.settings is not None
+    return {
+        "title": plan.titles[f"{sweep.machine}/{sweep.round}"] if has_file else None,
+        "levels_off": list(sweep.settings["load"]["levels_off"]) if sweep.settings is not None else None,
+        "slo": plan.config["slo"],
+        "thresholds": plan.config["thresholds"],
+        "peaks": known.get("peaks"),
+        "model": known.get("model", {}),
+    }
+
+
 def priority(plan: Plan, wildcards: Wildcards) -> int:
     """Return the scheduling priority of a measuring job; see ``plan.priority``."""
     level = getattr(wildcards, "level", None)
