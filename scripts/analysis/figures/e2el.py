@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
+CLAIMS = ("F15",)
+
 
 def draw(
     derived: style.Sweep,
@@ -26,7 +28,7 @@ def draw(
     if whole.isna().all():
         return style.missing(title, words("missing", what="e2el_p50_ms"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     figure, axes = style.new_figure(3.4)
     color = style.round_color(context)
     drawn: set[str] = set()

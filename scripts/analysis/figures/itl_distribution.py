@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
+CLAIMS = ("F4", "F5")
+
 
 def draw(
     derived: style.Sweep,
@@ -59,5 +61,8 @@ def draw(
     axes.set_ylim(len(counts) - 0.8, -1)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(words("itl_distribution.gap"))
-    notes = [words("itl_distribution.note"), *style.invalid_note(style.invalid_levels(derived, findings), words)]
+    notes = [
+        words("itl_distribution.note"),
+        *style.invalid_note(style.invalid_levels(derived, findings, CLAIMS), words),
+    ]
     return style.finish(figure, axes, title, context, words, notes=notes)

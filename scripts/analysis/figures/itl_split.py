@@ -16,6 +16,8 @@ _SERIES = (
     ("itl_p50_ms", "itl_split.p50", "s", "--", True, 1.4),
 )
 
+CLAIMS = ("F4", "F5")
+
 
 def draw(
     derived: style.Sweep,
@@ -33,7 +35,7 @@ def draw(
     if all(column.isna().all() for column in values.values()):
         return style.missing(title, words("missing", what="itl_p50_ms, itl_p99_ms"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     hollow = [level in reasons for level in counts]
     figure, axes = style.new_figure(3.9)
     style.concurrency_axis(axes, counts, words)

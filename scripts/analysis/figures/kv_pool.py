@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
+CLAIMS = ("F10", "F10b")
+
 
 def pool_tokens(derived: style.Sweep, context: dict[str, Any]) -> float | None:
     """Return the size of the KV pool in tokens, from the boot the levels were measured on or the startup log."""
@@ -46,7 +48,7 @@ def draw(
         what = "kv_upper_bound_pct, kv_mean_pct, kv_peak_pct"
         return style.missing(title, words("missing", what=what), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     pool = pool_tokens(derived, context)
     per_request = [context.get("input_tokens"), context.get("output_tokens")]
     request = (

@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
+CLAIMS = ("F3", "F3b")
+
 
 def draw(
     derived: style.Sweep,
@@ -25,7 +27,7 @@ def draw(
     if marginal.notna().sum() == 0:
         return style.missing(title, words("missing", what="marginal_tok_s_per_slot"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     names = [f"{before}→{level}" for before, level in zip([0, *counts[:-1]], counts, strict=True)]
     figure, axes = style.new_figure(3.4)
     color = style.round_color(context)

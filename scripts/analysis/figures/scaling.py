@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
+CLAIMS = ("F1", "F2")
+
 
 def draw(
     derived: style.Sweep,
@@ -30,7 +32,7 @@ def draw(
     first = counts[known[0]]
     base = float(throughput.iloc[known[0]])
     ideal = [base * level / first for level in counts]
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     figure, axes = style.new_figure()
     style.concurrency_axis(axes, counts, words)
     style.log_axis(axes, [*throughput.dropna(), *[v for v in ideal if v >= base]], pad=1.6)

@@ -172,28 +172,28 @@ def tiers(context: Mapping[str, Any]) -> list[float]:
     return sorted(float(value) for value in (found if found is not None else []))
 
 
-def invalid_levels(derived: Sweep, findings: Iterable[Any] = ()) -> dict[int, str]:
-    """Return the levels that must not be trusted, with the reason: drawn hollow.
+def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequence[str] = ()) -> dict[int, str]:
+    """Return the levels that must not be trusted in a figure that carries ``claims``, with the reason: drawn hollow.
 
-    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an
-    audit that failed names it among ``numbers["levels"]``.
+    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an audit
+    that bars one of the claims failed at it (``numbers["levels_failed"]``).
     """
     reasons: dict[int, str] = {}
     levels = derived.levels
     ok = column(levels, "requests_ok")
+    failed = levels["failed"].tolist() if "failed" in levels.columns else [False] * len(levels)
     for index, level in enumerate(concurrency(levels)):
         if "invalid_reason" in levels.columns:
             said = levels["invalid_reason"].iloc[index]
             if isinstance(said, str) and said:
                 reasons[level] = said
-        if ok.iloc[index] == 0:
+        if ok.iloc[index] == 0 or failed[index] is True:
             reasons.setdefault(level, "no request succeeded")
     for finding in findings:
-        if getattr(finding, "kind", None) == "audit" and getattr(finding, "outcome", None) == "fails":
-            named = (getattr(finding, "numbers", None) or {}).get("levels")
-            for level in named if isinstance(named, Sequence) and not isinstance(named, str) else ():
-                if point_of(level) is not None:
-                    reasons.setdefault(int(point_of(level) or 0), str(finding.id))
+        if finding.kind != "audit" or finding.outcome != "fails" or not set(finding.bars).intersection(claims):
+            continue
+        for level in finding.numbers.get("levels_failed") or ():
+            reasons.setdefault(int(level), f"audit {finding.id}")
     return reasons
 
 

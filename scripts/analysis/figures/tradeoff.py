@@ -11,6 +11,8 @@ from matplotlib.ticker import FuncFormatter
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
+CLAIMS = ("F13", "F13b", "F14")
+
 
 def draw(
     derived: style.Sweep,
@@ -29,7 +31,7 @@ def draw(
     if not usable.any():
         what = "output_tok_s" if throughput.isna().all() else "ttft_p99_ms, ttft_p50_ms"
         return style.missing(title, words("missing", what=what), context, words)
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     hollow = [level in reasons for level in style.concurrency(levels)]
     figure, axes = style.new_figure()
     color = style.round_color(context)
@@ -75,15 +77,10 @@ def draw(
     axes.legend(loc="upper left", handlelength=2.4)
     notes = []
     if point is not None:
-        tier = (derived.sweep.get("slo_s") if not isinstance(derived.sweep.get("operating_point"), dict) else None) or (
-            (context.get("thresholds") or {}).get("operating_slo_s")
-        )
-        notes.append(
-            words("tradeoff.operating_plain", C=point)
-            if tier is None
-            else words("tradeoff.operating", C=point, tier=style.number(float(tier)))
-        )
-    notes[-1:] = ["○ " + notes[-1]] if notes else []
+        tier = derived.sweep.get("operating_slo_s")
+        plain = words("tradeoff.operating_plain", C=point)
+        text = plain if tier is None else words("tradeoff.operating", C=point, tier=style.number(float(tier)))
+        notes.append(f"○ {text}")
     notes += [
         style.sample_note(levels, words),
         *style.interval_note(levels, ["ttft_p99_ms", "ttft_p50_ms"], words),

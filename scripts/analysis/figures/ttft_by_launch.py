@@ -12,6 +12,8 @@ from scripts.analysis.figures.words import Words
 
 _SHOWN = 4
 
+CLAIMS = ("F7", "F7b")
+
 
 def draw(
     derived: style.Sweep,
@@ -60,7 +62,7 @@ def draw(
     axes.set_xlabel(words("axis.position"))
     axes.set_ylabel(words("axis.ttft_s"))
     axes.legend(loc="upper left")
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     samples = " · ".join(f"{int(np.count_nonzero(launch['C'] == level)):,}" for level in counts)
     notes = [
         words("note.requests", levels=" · ".join(map(str, counts)), counts=samples),

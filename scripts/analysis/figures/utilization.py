@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
+CLAIMS = ("F8",)
+
 
 def draw(
     derived: style.Sweep,
@@ -25,7 +27,7 @@ def draw(
     if mbu.isna().all() and mfu.isna().all():
         return style.missing(title, words("missing", what="mbu_pct, mfu_pct"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
     hollow = [level in reasons for level in counts]
     figure, axes = style.new_figure()
     style.concurrency_axis(axes, counts, words)

@@ -35,6 +35,7 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "note.dotted": ("Dotted: levels in between are missing.", "点线:中间的档缺数据。"),
     "note.failed_levels": ("No value at C = {levels}.", "C = {levels} 没有数值。"),
+    "reason.audit": ("audit {id} failed", "审计 {id} 未通过"),
     "reason.none_ok": ("no request succeeded", "没有一个请求成功"),
     "missing": (
         "Not drawn: {what} is missing from the levels table.",
@@ -155,4 +156,6 @@ class Words:
 
     def reason(self, reason: str) -> str:
         """Translate the reasons this package gives; others (a server's, an audit's) are shown as they are."""
+        if reason.startswith("audit "):
+            return self("reason.audit", id=reason.removeprefix("audit "))
         return self(_REASONS[reason]) if reason in _REASONS else reason
