@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from scripts.analysis import schema
 from scripts.analysis.percentiles import quantile
 from scripts.analysis.samples import NONE, Requests
 
@@ -40,21 +41,23 @@ def of_level(requests: Requests) -> dict[str, float | int | None]:
     return row
 
 
-def positions(requests: Requests) -> pa.Table:
-    """Return TTFT by position in the launch wave, one row a request of the first wave that was written.
+def positions(requests: Requests, level: int) -> pa.Table:
+    """Return TTFT by position in the launch wave, one row a request that was written.
 
-    Position 1 is the request whose write ended first. A request that failed has no TTFT (null) but keeps its place.
+    Position 1 is the request of the first wave whose write ended first; requests of later waves have position 0. A
+    request that failed has no TTFT (null) but keeps its place.
     """
-    rows = np.flatnonzero((requests.wave == 0) & (requests.write_end_ns != NONE))
-    rows = rows[np.argsort(requests.write_end_ns[rows], kind="stable")]
-    ttft = np.where(requests.ok[rows], requests.ttft_ms[rows], np.nan)
+    rows = np.flatnonzero(requests.write_end_ns != NONE)
+    rows = rows[np.lexsort((requests.write_end_ns[rows], requests.wave[rows] > 0))]
+    first = requests.wave[rows] == 0
     start = requests.write_end_ns[rows].min() if len(rows) else 0
-    return pa.table(
-        {
-            "position": pa.array(range(1, len(rows) + 1), pa.int32()),
-            "request_id": pa.array(requests.id[rows], pa.int32()),
-            "slot": pa.array(requests.slot[rows], pa.int16()),
-            "released_ms": pa.array((requests.write_end_ns[rows] - start) / 1e6, pa.float64()),
-            "ttft_ms": pa.array(ttft, pa.float64(), from_pandas=True),
-        }
-    )
+    columns = {
+        "C": pa.array(np.full(len(rows), level), pa.int32()),
+        "position": pa.array(np.where(first, np.cumsum(first), 0), pa.int32()),
+        "request_id": pa.array(requests.id[rows], pa.int32()),
+        "slot": pa.array(requests.slot[rows], pa.int16()),
+        "released_ms": pa.array((requests.write_end_ns[rows] - start) / 1e6),
+        "ttft_ms": pa.array(np.where(requests.ok[rows], requests.ttft_ms[rows], np.nan), from_pandas=True),
+    }
+    kind = schema.arrow("launch")
+    return pa.table([columns[field.name] for field in kind], schema=kind)

@@ -16,21 +16,7 @@ import pyarrow.compute as pc
 from scripts.analysis import burst, stalls
 from scripts.analysis.percentiles import PERCENTILES, quantile, summary, weighted_summary
 from scripts.analysis.samples import NONE, Bool, Float, Int, Requests, Samples, read_samples, requests_of
-
-FAILURES = (
-    "http_status",
-    "error_in_stream",
-    "truncated",
-    "short",
-    "connect",
-    "reset",
-    "timeout_connect",
-    "timeout_first_token",
-    "timeout_between_tokens",
-    "timeout_total",
-    "bad_frame",
-    "no_tokens",
-)
+from scripts.analysis.schema import FAILURES
 
 Row = dict[str, float | int | None]
 

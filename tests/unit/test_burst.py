@@ -59,13 +59,14 @@ def test_positions_follow_the_writes_and_keep_failures() -> None:
         levels.request(3, status="failed", error_kind="connect", output_tokens=None, write_end_ns=None),
         levels.request(4, [90, 95], sent_ms=60, slot=0, wave=1),
     ]
-    table = burst.positions(samples.requests_of(levels.requests(rows))).to_pydict()
-    assert table["position"] == [1, 2, 3]
-    assert table["request_id"] == [1, 2, 0]
-    assert table["slot"] == [1, 2, 0]
-    assert table["released_ms"] == [0, 1, 2]
-    assert table["ttft_ms"] == [39, None, 47]
+    table = burst.positions(samples.requests_of(levels.requests(rows)), 3).to_pydict()
+    assert table["C"] == [3] * 4
+    assert table["position"] == [1, 2, 3, 0]  # 0: a later wave
+    assert table["request_id"] == [1, 2, 0, 4]
+    assert table["slot"] == [1, 2, 0, 0]
+    assert table["released_ms"] == [0, 1, 2, 59]
+    assert table["ttft_ms"] == [39, None, 47, 30]
 
 
 def test_positions_of_nothing() -> None:
-    assert burst.positions(samples.requests_of(levels.requests([]))).num_rows == 0
+    assert burst.positions(samples.requests_of(levels.requests([])), 3).num_rows == 0
