@@ -1,0 +1,73 @@
+"""Figure 6: what is end-to-end latency made of?"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from scripts.analysis.figures import style
+from scripts.analysis.figures.words import Words
+
+CLAIMS = ("F15",)
+
+
+def draw(
+    derived: style.Sweep,
+    context: dict[str, Any],
+    findings: Iterable[Any] = (),
+    language: str = "en",
+    extras: style.Extras | None = None,
+) -> Figure:
+    """Draw one bar a level, in seconds: TTFT p50 below, decode = E2EL p50 - TTFT p50 on top."""
+    words = Words(language)
+    levels = derived.levels
+    title = words("e2el.title")
+    whole = style.column(levels, "e2el_p50_ms") / 1000
+    ttft = style.column(levels, "ttft_p50_ms") / 1000
+    if whole.isna().all():
+        return style.missing(title, words("missing", what="e2el_p50_ms"), context, words)
+    counts = style.concurrency(levels)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
+    figure, axes = style.new_figure(3.4)
+    color = style.round_color(context)
+    drawn: set[str] = set()
+
+    def bar(place: int, height: float, bottom: float, key: str, face: str, *, doubtful: bool) -> None:
+        axes.bar(
+            place,
+            height,
+            bottom=bottom,
+            width=0.66,
+            color=style.PAPER if doubtful else face,
+            edgecolor=face,
+            linewidth=1.2,
+            label=words(key) if key not in drawn else None,
+            gid=key,
+        )
+        drawn.add(key)
+
+    for place, level in enumerate(counts):
+        total, first = whole.iloc[place], ttft.iloc[place]
+        doubtful = level in reasons
+        if np.isnan(total):
+            continue
+        if np.isnan(first):
+            bar(place, total, 0, "e2el.whole", style.BAND, doubtful=doubtful)
+            text = f"{style.number(total)} s"
+        else:
+            bar(place, first, 0, "e2el.ttft", style.ACCENT, doubtful=doubtful)
+            bar(place, total - first, first, "e2el.decode", color, doubtful=doubtful)
+            text = f"{style.number(total)} s\n{first / total * 100:.1f}%"
+        style.note_text(axes, place, total, text, offset=(0, 3), ha="center", va="bottom")
+    axes.set_xticks(range(len(counts)), [str(level) for level in counts])
+    axes.grid(visible=False, axis="x")
+    axes.set_ylim(0, float(whole.max()) * 1.25)
+    axes.set_xlabel(words("axis.concurrency"))
+    axes.set_ylabel(words("axis.seconds"))
+    axes.legend(loc="upper left")
+    notes = [words("e2el.share"), style.sample_note(levels, words), *style.invalid_note(reasons, words)]
+    gone = [str(level) for place, level in enumerate(counts) if np.isnan(whole.iloc[place])]
+    if gone:
+        notes.insert(1, words("note.failed_levels", levels=", ".join(gone)))
+    return style.finish(figure, axes, title, context, words, notes=notes)

@@ -1,0 +1,74 @@
+"""Figure 3: what does one more slot buy?"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from scripts.analysis.figures import style
+from scripts.analysis.figures.words import Words
+
+CLAIMS = ("F3", "F3b")
+
+
+def draw(
+    derived: style.Sweep,
+    context: dict[str, Any],
+    findings: Iterable[Any] = (),
+    language: str = "en",
+    extras: style.Extras | None = None,
+) -> Figure:
+    """Draw one bar a segment between levels: new throughput over new slots. Dashed: what the first level gives."""
+    words = Words(language)
+    levels = derived.levels
+    title = words("marginal.title")
+    marginal = style.column(levels, "marginal_tok_s_per_slot")
+    if marginal.notna().sum() == 0:
+        return style.missing(title, words("missing", what="marginal_tok_s_per_slot"), context, words)
+    counts = style.concurrency(levels)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
+    names = [f"{before}→{level}" for before, level in zip([0, *counts[:-1]], counts, strict=True)]
+    figure, axes = style.new_figure(3.4)
+    color = style.round_color(context)
+    places = np.arange(len(counts))
+    heights = marginal.fillna(0).to_numpy()
+    for place, level in enumerate(counts):
+        if np.isnan(marginal.iloc[place]):
+            continue
+        doubtful = level in reasons or (place > 0 and counts[place - 1] in reasons)
+        axes.bar(
+            place,
+            heights[place],
+            width=0.68,
+            color=style.PAPER if doubtful else color,
+            edgecolor=color,
+            linewidth=1.3,
+            hatch="////" if doubtful else None,
+            zorder=2,
+            gid="hollow" if doubtful else None,
+        )
+        style.note_text(
+            axes,
+            place,
+            heights[place],
+            style.number(heights[place], 1),
+            offset=(0, 3 if heights[place] >= 0 else -3),
+            ha="center",
+            va="bottom" if heights[place] >= 0 else "top",
+        )
+    first = style.column(levels, "output_tok_s")
+    base = float(first.iloc[0]) / counts[0] if np.isfinite(first.iloc[0]) else float("nan")
+    if np.isfinite(base):
+        text = words("marginal.base", first=counts[0], value=style.number(base, 1))
+        axes.axhline(base, color=style.INK, linestyle="--", linewidth=1.1, label=text, zorder=3, gid="base")
+        axes.legend(loc="upper right")
+    low = min(0.0, float(np.nanmin(heights)) * 1.25)
+    axes.set_ylim(low, max(float(np.nanmax(heights)), base if np.isfinite(base) else 0, 1e-9) * 1.22)
+    axes.axhline(0, color=style.MUTED, linewidth=0.8)
+    axes.set_xticks(places, names, rotation=0 if len(names) <= 8 else 45)
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel(words("axis.segment"))
+    axes.set_ylabel(words("axis.marginal"))
+    notes = [style.sample_note(levels, words), *style.invalid_note(reasons, words)]
+    return style.finish(figure, axes, title, context, words, notes=notes)

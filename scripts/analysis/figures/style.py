@@ -1,0 +1,416 @@
+"""The house style: one set of colours, fonts and habits for every figure.
+
+A figure is 5 inches wide and its smallest text 7.5 pt: readable scaled to a phone's 390 px and printed in a column.
+Colours are Okabe and Ito's, told apart by the colour-blind; series differ in marker and line style as well. A round has
+one colour everywhere; quantities that share an axes use an accent that no round uses.
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from scripts.analysis.figures.words import Words
+
+INK = "#1f2328"
+MUTED = "#57606a"
+GRID = "#dfe3e8"
+PAPER = "#ffffff"
+BAND = "#8c959f"
+ROUND_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+ACCENT = "#e69f00"
+WIDTH_IN = 5.0
+HEIGHT_IN = 3.7
+MARKER_SIZE = 5.5
+
+_FONT_PACKAGE = "pylopdf_fonts_zh_cn"
+_FONT_FILE = "NotoSansSC-Regular.otf"
+FALLBACK_FONTS = ("Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", "Helvetica", "Arial", "sans-serif")
+
+
+class Sweep(Protocol):
+    """What a figure reads: the levels table with its derived columns, and the values of the whole sweep."""
+
+    @property
+    def levels(self) -> pd.DataFrame: ...
+
+    @property
+    def sweep(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Tables below the level, for the figures that need more than one row a level. A missing one is None.
+
+    ``itl_histogram``: C, lo_ms, hi_ms, count. ``launch``: C, position (1 = first released), ttft_ms.
+    ``timeline``: C, t_s, and any of running, waiting, kv_pct, power_w. ``requests``: C, slot, start_s, first_s, last_s,
+    failed. ``stalls``: C, slot, start_s, end_s.
+    """
+
+    itl_histogram: pd.DataFrame | None = None
+    launch: pd.DataFrame | None = None
+    timeline: pd.DataFrame | None = None
+    requests: pd.DataFrame | None = None
+    stalls: pd.DataFrame | None = None
+
+
+@cache
+def font_path() -> Path | None:
+    """Return the font with Latin and Chinese glyphs from the package that brings it; None where not installed."""
+    spec = importlib.util.find_spec(_FONT_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations))) / _FONT_FILE
+    return path if path.is_file() else None
+
+
+@cache
+def font_families() -> tuple[str, ...]:
+    """Register the packaged font with matplotlib; return the families to use, best first."""
+    known = {entry.name for entry in font_manager.fontManager.ttflist}
+    path = font_path()
+    families = []
+    if path is not None:
+        font_manager.fontManager.addfont(str(path))
+        families.append(font_manager.FontProperties(fname=str(path)).get_name())
+    families += [name for name in ("Noto Sans CJK SC", "WenQuanYi Micro Hei", "Microsoft YaHei") if name in known]
+    return (*families, "DejaVu Sans")
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Apply the style to everything drawn and saved inside; leave matplotlib's settings as they were."""
+    base = sns.axes_style("whitegrid")
+    settings: dict[str, Any] = {
+        **base,
+        "font.family": list(font_families()),
+        "font.size": 9,
+        "axes.titlesize": 11,
+        "axes.labelsize": 9,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "legend.fontsize": 8.5,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": MUTED,
+        "axes.linewidth": 0.8,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.unicode_minus": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.color": GRID,
+        "grid.linewidth": 0.7,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "xtick.bottom": True,
+        "ytick.left": False,
+        "figure.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "legend.frameon": False,
+        "lines.linewidth": 1.8,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "concurrency-sweep",
+        "path.simplify": False,
+        "text.usetex": False,
+        "text.parse_math": False,
+    }
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def round_color(context: Mapping[str, Any], name: str | None = None) -> str:
+    """Return the colour of a round by its place in ``context["rounds"]`` (all rounds), else the first colour."""
+    wanted = name if name is not None else context.get("round")
+    rounds = list(context.get("rounds") or [])
+    place = rounds.index(wanted) if wanted in rounds else 0
+    return ROUND_COLORS[place % len(ROUND_COLORS)]
+
+
+def column(levels: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column as floats; all missing where the table has no such column."""
+    if name not in levels.columns:
+        return pd.Series(np.nan, index=levels.index, dtype=float)
+    return pd.to_numeric(levels[name], errors="coerce").astype(float).replace([np.inf, -np.inf], np.nan)
+
+
+def concurrency(levels: pd.DataFrame) -> list[int]:
+    """Return the levels, in the table's order."""
+    return [int(value) for value in levels["C"]]
+
+
+def point_of(value: Any) -> int | None:
+    """Return the level a rule names: an integer, or a mapping with ``C``; None when the rule names none."""
+    found = value.get("C") if isinstance(value, Mapping) else value
+    if found is None or isinstance(found, bool) or (isinstance(found, float) and not np.isfinite(found)):
+        return None
+    return int(found)
+
+
+def tiers(context: Mapping[str, Any]) -> list[float]:
+    """Return the configured SLO tiers on p99 TTFT, in seconds, ascending."""
+    found = context.get("slo_ttft_p99_s")
+    if found is None:
+        found = (context.get("thresholds") or {}).get("slo_ttft_p99_s")
+    return sorted(float(value) for value in (found if found is not None else []))
+
+
+def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequence[str] = ()) -> dict[int, str]:
+    """Return the levels that must not be trusted in a figure that carries ``claims``, with the reason: drawn hollow.
+
+    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an audit
+    that bars one of the claims failed at it (``numbers["levels_failed"]``).
+    """
+    reasons: dict[int, str] = {}
+    levels = derived.levels
+    ok = column(levels, "requests_ok")
+    failed = levels["failed"].tolist() if "failed" in levels.columns else [False] * len(levels)
+    for index, level in enumerate(concurrency(levels)):
+        if "invalid_reason" in levels.columns:
+            said = levels["invalid_reason"].iloc[index]
+            if isinstance(said, str) and said:
+                reasons[level] = said
+        if ok.iloc[index] == 0 or failed[index] is True:
+            reasons.setdefault(level, "no request succeeded")
+    for finding in findings:
+        if finding.kind != "audit" or finding.outcome != "fails" or not set(finding.bars).intersection(claims):
+            continue
+        for level in finding.numbers.get("levels_failed") or ():
+            reasons.setdefault(int(level), f"audit {finding.id}")
+    return reasons
+
+
+def new_figure(height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:
+    """Return a figure of the house width with one axes. Not registered with pyplot, so nothing has to be closed."""
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
+    return figure, figure.add_subplot()
+
+
+def finish(
+    figure: Figure, axes: Axes, title: str, context: Mapping[str, Any], words: Words, *, notes: Sequence[str] = ()
+) -> Figure:
+    """Set the title, the line naming machine, round and sweep, and the notes below (samples, reasons)."""
+    who = " · ".join(str(context[key]) for key in ("machine", "round", "sweep") if context.get(key))
+    axes.set_title(title, loc="left", pad=17 if who else 8, fontsize=11, color=INK)
+    if who:
+        axes.annotate(
+            shorten(who, 78),
+            (0, 1),
+            xytext=(0, 4),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="bottom",
+            ha="left",
+            fontsize=7.5,
+            color=MUTED,
+            gid="who",
+        )
+    lines = [line for note in notes for line in wrap(note, 96 if words.language == "en" else 48)]
+    if lines:
+        figure.supxlabel("\n".join(lines), x=0.02, ha="left", fontsize=7.5, color=MUTED)
+    return figure
+
+
+def missing(title: str, sentence: str, context: Mapping[str, Any], words: Words) -> Figure:
+    """Return a figure that says what is missing, in the place where the data would be."""
+    figure, axes = new_figure(2.0)
+    axes.set_axis_off()
+    axes.text(
+        0.5,
+        0.5,
+        "\n".join(wrap(sentence, 56 if words.language == "en" else 30)),
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        fontsize=9.5,
+        color=MUTED,
+    )
+    return finish(figure, axes, title, context, words)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break a text into lines; Chinese has no spaces, so it is cut by length where a word is longer than a line."""
+    import textwrap
+
+    return textwrap.wrap(text, width, break_long_words=True) or [""]
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text that servers or configs supplied to what fits on one line."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def concurrency_axis(axes: Axes, levels: Sequence[int], words: Words, which: str = "x") -> None:
+    """Make an axis of concurrency: base-2 logarithm, one tick a level with its number, room at both ends."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=2)
+    shown = thin(list(levels))
+    axis.set_major_locator(FixedLocator(shown))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    low, high = min(levels), max(levels)
+    room = 1.35 if high / low <= 64 else 1.6
+    (axes.set_xlim if which == "x" else axes.set_ylim)(low / room, high * room)
+    (axes.set_xlabel if which == "x" else axes.set_ylabel)(words("axis.concurrency"))
+
+
+def thin(levels: list[int]) -> list[int]:
+    """Keep ticks whose labels do not run into each other on a base-2 axis: at least a third of an octave apart."""
+    if len(levels) < 2:
+        return levels
+    least = max(1.25, (max(levels) / min(levels)) ** (1 / 11))
+    kept = [levels[-1]]
+    for level in reversed(levels[:-1]):
+        if kept[-1] / level >= least:
+            kept.append(level)
+    return kept[::-1]
+
+
+def log_axis(axes: Axes, values: Iterable[float], which: str = "y", pad: float = 1.5) -> None:
+    """Make a base-10 axis with readable ticks (1, 2, 5 steps where it spans little) around the values."""
+    good = [value for value in values if np.isfinite(value) and value > 0]
+    if not good:
+        return
+    low, high = min(good) / pad, max(good) * pad
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
+    decades = np.log10(high / low)
+    steps = (1, 2, 5) if decades <= 2.3 else (1, 3) if decades <= 3.2 else (1,)
+    exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+
+
+def number(value: float, decimals: int | None = None) -> str:
+    """Write a number for a label: thousands separated, as many decimals as three digits need unless told."""
+    if decimals is None:
+        size = abs(value)
+        decimals = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2
+        text = f"{value:,.{decimals}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:,.{decimals}f}"
+
+
+def series(
+    axes: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    *,
+    color: str,
+    label: str,
+    marker: str = "o",
+    dashes: str = "-",
+    hollow: Sequence[bool] | None = None,
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    width: float = 1.8,
+    open_marker: bool = False,
+) -> None:
+    """Draw one series in level order: markers, interval bars, and a line that turns dotted across missing levels.
+
+    Hollow marks are levels that must not be trusted. Points that are missing are left out, never drawn at zero.
+    """
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    known = [int(i) for i in np.flatnonzero(np.isfinite(xs) & np.isfinite(ys))]
+    axes.plot(xs[known], ys[known], linestyle="none", marker="none", gid=f"data:{label}")
+    for here, there in pairwise(known):
+        style = dashes if there - here == 1 else ":"
+        axes.plot(xs[[here, there]], ys[[here, there]], color=color, linestyle=style, linewidth=width, zorder=3)
+    if low is not None and high is not None:
+        lows, highs = np.asarray(low, float), np.asarray(high, float)
+        for i in known:
+            if np.isfinite(lows[i]) and np.isfinite(highs[i]):
+                axes.vlines(xs[i], lows[i], highs[i], color=color, linewidth=1.2, zorder=3, gid=f"interval:{label}")
+    for i in known:
+        is_hollow = bool(hollow is not None and hollow[i])
+        face = PAPER if is_hollow or open_marker else color
+        axes.plot(
+            xs[i],
+            ys[i],
+            marker=marker,
+            markersize=MARKER_SIZE + (1 if is_hollow else 0),
+            markerfacecolor=face,
+            markeredgecolor=color,
+            markeredgewidth=1.4,
+            linestyle="none",
+            zorder=4,
+            gid="hollow" if is_hollow else None,
+        )
+    axes.plot(
+        [],
+        [],
+        color=color,
+        linestyle=dashes,
+        marker=marker,
+        markersize=MARKER_SIZE,
+        markerfacecolor=PAPER if open_marker else color,
+        linewidth=width,
+        label=label,
+    )
+
+
+def interval(levels: pd.DataFrame, name: str) -> tuple[list[float], list[float]] | tuple[None, None]:
+    """Return the bootstrap interval of a metric, or (None, None) where the table has none."""
+    if f"{name}_lo" not in levels.columns or f"{name}_hi" not in levels.columns:
+        return None, None
+    return column(levels, f"{name}_lo").tolist(), column(levels, f"{name}_hi").tolist()
+
+
+def note_text(axes: Axes, x: float, y: float, text: str, **kwargs: Any) -> None:
+    """Write a small annotation on a paper-coloured ground, so that lines behind it do not cut through."""
+    options = {"fontsize": 7.8, "color": INK, "zorder": 6, **kwargs}
+    offset = options.pop("offset", (0, 0))
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=offset,
+        textcoords="offset points",
+        bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+        **options,
+    )
+
+
+def sample_note(levels: pd.DataFrame, words: Words, name: str = "requests_ok", kind: str = "requests") -> str:
+    """Say how many samples each level rests on."""
+    counts = column(levels, name)
+    if counts.isna().all() and name == "requests_ok":
+        counts = column(levels, "requests")
+    if counts.isna().all():
+        return words(f"note.{kind}_unknown")
+    shown = " · ".join("–" if np.isnan(value) else f"{int(value):,}" for value in counts)
+    return words(f"note.{kind}", counts=shown, levels=" · ".join(str(level) for level in concurrency(levels)))
+
+
+def invalid_note(reasons: Mapping[int, str], words: Words) -> list[str]:
+    """Say why marks are hollow."""
+    if not reasons:
+        return []
+    listed = "; ".join(f"C={level}: {shorten(words.reason(reason), 60)}" for level, reason in reasons.items())
+    return [words("note.hollow", reasons=listed)]
+
+
+def interval_note(levels: pd.DataFrame, names: Sequence[str], words: Words) -> list[str]:
+    """Say what the vertical bars are, where there are any."""
+    return [words("note.interval")] if any(interval(levels, name)[0] is not None for name in names) else []

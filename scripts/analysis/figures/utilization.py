@@ -1,0 +1,97 @@
+"""Figure 4: which wall is the device at, memory bandwidth or compute?"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from scripts.analysis.figures import style
+from scripts.analysis.figures.words import Words
+
+CLAIMS = ("F8",)
+
+
+def draw(
+    derived: style.Sweep,
+    context: dict[str, Any],
+    findings: Iterable[Any] = (),
+    language: str = "en",
+    extras: style.Extras | None = None,
+) -> Figure:
+    """Draw MBU and MFU over concurrency (base-2 log), the crossing marked where there is one."""
+    words = Words(language)
+    levels = derived.levels
+    title = words("utilization.title")
+    mbu, mfu = style.column(levels, "mbu_pct"), style.column(levels, "mfu_pct")
+    if mbu.isna().all() and mfu.isna().all():
+        return style.missing(title, words("missing", what="mbu_pct, mfu_pct"), context, words)
+    counts = style.concurrency(levels)
+    reasons = style.invalid_levels(derived, findings, CLAIMS)
+    hollow = [level in reasons for level in counts]
+    figure, axes = style.new_figure()
+    style.concurrency_axis(axes, counts, words)
+    for name, values, color, marker, dashes in (
+        ("mbu_pct", mbu, style.round_color(context), "o", "-"),
+        ("mfu_pct", mfu, style.ACCENT, "D", "--"),
+    ):
+        if values.notna().any():
+            low, high = style.interval(levels, name)
+            label = words("utilization.mbu" if name == "mbu_pct" else "utilization.mfu")
+            style.series(
+                axes,
+                counts,
+                values.tolist(),
+                color=color,
+                label=label,
+                marker=marker,
+                dashes=dashes,
+                hollow=hollow,
+                low=low,
+                high=high,
+            )
+    for values, above in ((mbu, True), (mfu, False)):
+        for index in {0, len(counts) - 1}:
+            if np.isfinite(values.iloc[index]):
+                higher = values.iloc[index] < 15 or (above if index == 0 else not above)
+                style.note_text(
+                    axes,
+                    counts[index],
+                    values.iloc[index],
+                    f"{values.iloc[index]:.1f}%",
+                    offset=(0, 7 if higher else -7),
+                    ha="center",
+                    va="bottom" if higher else "top",
+                )
+    notes = []
+    crossing = derived.sweep.get("crossing")
+    at = crossing.get("C") if isinstance(crossing, Mapping) else None
+    pct = crossing.get("pct") if isinstance(crossing, Mapping) else None
+    if at is not None and pct is not None and np.isfinite(at) and np.isfinite(pct):
+        axes.plot(at, pct, marker="o", markersize=13, markerfacecolor="none", markeredgecolor=style.INK, gid="crossing")
+        style.note_text(
+            axes,
+            at,
+            pct,
+            words("utilization.crossing", C=style.number(float(at), 0 if at >= 10 else 1), pct=style.number(pct, 0)),
+            offset=(-11, 0),
+            ha="right",
+            va="center",
+        )
+    elif mbu.notna().sum() > 1 and mfu.notna().sum() > 1:
+        notes.append(words("utilization.no_crossing"))
+    top = max(100.0, float(np.nanmax([*mbu, *mfu])) * 1.08)
+    axes.set_ylim(0, top)
+    axes.set_ylabel(words("axis.percent_peak"))
+    axes.legend(loc="best", handlelength=2.4)
+    peaks = context.get("peaks") or {}
+    bandwidth = peaks.get("bandwidth_gb_s", context.get("peak_bandwidth_gb_s"))
+    flops = peaks.get("tflop_s", context.get("peak_tflop_s"))
+    if bandwidth is not None and flops is not None:
+        label = f" ({style.shorten(str(peaks['label']), 60)})" if peaks.get("label") else ""
+        notes.append(
+            words("utilization.peaks", bandwidth=style.number(float(bandwidth)), flops=f"{float(flops):g}", label=label)
+        )
+    notes += [words("utilization.estimated"), *style.invalid_note(reasons, words)]
+    style.finish(figure, axes, title, context, words, notes=notes)
+    return figure

@@ -1,0 +1,256 @@
+"""The KV pool and the memory account: what the startup log says, and whether it adds up."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.analysis.predict import Cost
+from scripts.analysis.values import GIB, MIB, first, get, half_unit, minus, percent, ratio, times, total
+
+VLLM_BLOCK = 16  # vLLM's default block on a GPU; used only when neither log nor config gives one
+DEVICE_RESERVE = 150 * MIB  # what vLLM's larger suggestion leaves free on the device
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one boot says of its memory. GiB are binary, per GPU, as printed; None is "not printed"."""
+
+    kv_pool_tokens: float | None = None
+    available_kv_gib: float | None = None
+    consumed_gib: float | None = None
+    peak_activation_gib: float | None = None
+    cuda_graph_gib: float | None = None
+    requested_gib: float | None = None
+    card_total_gib: float | None = None
+    gpu_memory_utilization: float | None = None
+    max_model_len: float | None = None
+    max_concurrency: float | None = None
+    block_size: float | None = None
+    block_size_assumed: bool = False
+    free_at_start_gib: float | None = None
+    suggested_device_bytes: float | None = None
+    suggested_requested_bytes: float | None = None
+
+
+def memory_of(startup: Mapping[str, Any] | None, context: Mapping[str, Any]) -> Memory | None:
+    """Read a startup record, by the names of the report's context or of the ``startup_log`` door; None without one.
+
+    Settings the record lacks (card total, utilization, block size, longest model length) are taken from ``context``.
+    """
+    if not startup:
+        return None
+    record: dict[str, Any] = {**(startup.get("extra") or {}), **{k: v for k, v in startup.items() if v is not None}}
+    weights_apart = total(get(record, "weights_gib"), get(record, "non_torch_gib"))
+    block = first(get(record, "block_size", "block_size_true"), get(context, "block_size"))
+    tokens = get(record, "kv_pool_tokens", "kv_cache_tokens", "kv_cache_tokens_derived")
+    assumed = block is None and context.get("engine") == "vllm" and tokens is not None and tokens % VLLM_BLOCK == 0
+    return Memory(
+        kv_pool_tokens=tokens,
+        available_kv_gib=get(record, "available_kv_gib", "kv_cache_gib"),
+        consumed_gib=first(get(record, "weights_plus_non_torch_gib", "consumed_gib"), weights_apart),
+        peak_activation_gib=get(record, "peak_activation_gib", "activation_gib"),
+        cuda_graph_gib=get(record, "cuda_graph_gib"),
+        requested_gib=get(record, "budget_gib", "requested_gib"),
+        card_total_gib=first(
+            get(record, "memory_total_gib", "total_gpu_gib", "card_total_gib"), get(context, "memory_total_gib")
+        ),
+        gpu_memory_utilization=first(get(record, "gpu_memory_utilization"), get(context, "gpu_memory_utilization")),
+        max_model_len=first(get(record, "max_model_len"), get(context, "max_model_len")),
+        max_concurrency=get(record, "max_concurrency_at_max_len", "max_concurrency_x"),
+        block_size=VLLM_BLOCK if assumed else block,
+        block_size_assumed=assumed,
+        free_at_start_gib=get(record, "free_memory_at_start_gib", "initial_free_gib", "free_gpu_gib"),
+        suggested_device_bytes=get(
+            record, "suggested_kv_bytes", "kv_cache_memory_full_bytes", "suggested_kv_cache_memory_bytes"
+        ),
+        suggested_requested_bytes=get(record, "kv_cache_memory_fit_bytes"),
+    )
+
+
+def upper_bound_pct(cost: Cost, pool: float | None, level: float) -> float | None:
+    """C (n_in + n_out) / pool, in percent: every request at its full length."""
+    return percent(times(level, cost.tokens_per_request), pool)
+
+
+def reconciled_pct(cost: Cost, pool: float | None, running: float | None) -> float | None:
+    """Running mean x mean context / pool, in percent."""
+    return percent(times(running, cost.mean_context), pool)
+
+
+def block_context(cost: Cost, block: float | None) -> float | None:
+    """Mean context of a request counted in whole blocks: the mean of ceil(tokens / block) x block over its life."""
+    if (
+        block is None
+        or block < 1
+        or cost.input_tokens is None
+        or cost.output_tokens is None
+        or cost.mean_context is None
+    ):
+        return None
+    start, end = int(cost.input_tokens), int(cost.input_tokens + cost.output_tokens)
+    if end <= start:
+        return None
+    held = sum(math.ceil(tokens / block) * block for tokens in range(start, end + 1))
+    return held / (end - start + 1)
+
+
+@dataclass(frozen=True)
+class Reconcile:
+    """Measured KV mean against the reconciled one, relative, in percent. ``slack_pct`` is what rounding can hide."""
+
+    deviation_pct: float | None
+    slack_pct: float
+
+    def off_by(self) -> float | None:
+        """Deviation in percent that neither rounding of the inputs nor block rounding explains; 0 when all of it is."""
+        return None if self.deviation_pct is None else max(0.0, abs(self.deviation_pct) - self.slack_pct)
+
+
+def reconcile(
+    cost: Cost, memory: Memory | None, running: float | None, kv_mean: float | None, printed: bool
+) -> Reconcile:
+    """Compare KV mean with running x context / pool.
+
+    ``printed``: the numbers were rounded for print, so half a unit of each is allowed for. Where the block size is
+    known for certain, a mean between the plain and the block-rounded context is in order.
+    """
+    pool = memory.kv_pool_tokens if memory else None
+    plain = reconciled_pct(cost, pool, running)
+    relative = ratio(plain, kv_mean)
+    if relative is None or running is None or kv_mean is None:
+        return Reconcile(None, 0.0)
+    deviation = (relative - 1) * 100
+    slack = 100 * (half_unit(running) / running + half_unit(kv_mean) / kv_mean) if printed and running > 0 else 0.0
+    if memory is not None and not memory.block_size_assumed and deviation < 0:
+        blocks, context = block_context(cost, memory.block_size), cost.mean_context
+        if blocks is not None and context:
+            slack += 100 * (blocks / context - 1) * relative
+    return Reconcile(deviation, slack)
+
+
+def account(memory: Memory | None, tolerance_gib: float) -> dict[str, Any]:
+    """Return the memory account: consumed + peak activation + KV against the requested limit, CUDA graph apart.
+
+    requested = card total x utilization when the log does not print it. Printed to two decimals, the total hides
+    +-0.005 GiB; where the parts' sum lies within what both roundings allow, ``budget_gib`` is the value that fits both.
+    """
+    memory = memory or Memory()
+    parts = total(memory.consumed_gib, memory.peak_activation_gib, memory.available_kv_gib)
+    computed = times(memory.card_total_gib, memory.gpu_memory_utilization)
+    budget = memory.requested_gib if memory.requested_gib is not None else computed
+    consistent = None
+    if (
+        memory.requested_gib is None
+        and parts is not None
+        and memory.card_total_gib is not None
+        and memory.gpu_memory_utilization
+    ):
+        share, unit = memory.gpu_memory_utilization, half_unit(memory.card_total_gib)
+        low = max(memory.card_total_gib - unit, (round(parts, 2) - unit) / share)
+        high = min(memory.card_total_gib + unit, (round(parts, 2) + unit) / share)
+        if unit > 0 and low <= high:
+            consistent = (low + high) / 2
+            budget = consistent * share
+    reference = memory.requested_gib if memory.requested_gib is not None else computed
+    difference = minus(parts, reference)
+    return {
+        "weights_plus_non_torch_gib": memory.consumed_gib,
+        "peak_activation_gib": memory.peak_activation_gib,
+        "kv_pool_gib": memory.available_kv_gib,
+        "cuda_graph_gib": memory.cuda_graph_gib,
+        "sum_without_cuda_graph_gib": parts,
+        "sum_printed_gib": total(parts, memory.cuda_graph_gib),
+        "budget_gib": budget,
+        "budget_source": "log"
+        if memory.requested_gib is not None
+        else "card total x utilization"
+        if computed is not None
+        else None,
+        "card_total_gib": memory.card_total_gib,
+        "card_total_gib_consistent": consistent,
+        "gpu_memory_utilization": memory.gpu_memory_utilization,
+        "difference_gib": difference,
+        "tolerance_gib": tolerance_gib,
+        # the comparison is of printed decimals: a hair of binary rounding must not decide it
+        "balances": None if difference is None else abs(difference) <= tolerance_gib + 1e-9,
+    }
+
+
+def suggestion(memory: Memory | None, cost: Cost, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pool that the suggested ``--kv-cache-memory`` gives.
+
+    tokens = floor(bytes / (k block)) block; cap = floor(tokens / (n_in + n_out)). The larger of the log's two
+    suggestions goes to the device limit and leaves 150 MiB; the smaller goes to the requested limit.
+    """
+    memory = memory or Memory()
+    suggested = first(memory.suggested_device_bytes, get(context, "suggested_kv_bytes", "kv_cache_memory_bytes"))
+    kind = "device" if suggested is not None else None
+    if suggested is None and memory.suggested_requested_bytes is not None:
+        suggested, kind = memory.suggested_requested_bytes, "requested"
+    block, tokens = memory.block_size, None
+    unit = times(cost.kv_token_bytes, block)
+    if suggested is not None and unit and block:
+        tokens = math.floor(suggested / unit) * block
+    cap = ratio(tokens, cost.tokens_per_request)
+    before = ratio(memory.kv_pool_tokens, cost.tokens_per_request)
+    free = total(
+        times(suggested, 1 / GIB),
+        memory.consumed_gib,
+        memory.peak_activation_gib,
+        memory.cuda_graph_gib,
+        DEVICE_RESERVE / GIB,
+    )
+    return {
+        "bytes": suggested,
+        "limit": kind,
+        "pool_gib": times(suggested, 1 / GIB),
+        "pool_tokens": tokens,
+        "cap_from": None if before is None else math.floor(before),
+        "cap_to": None if cap is None else math.floor(cap),
+        "current_pool_gib": memory.available_kv_gib,
+        "margin_left_mib": DEVICE_RESERVE / MIB if kind == "device" else None,
+        "free_memory_at_start_gib": first(memory.free_at_start_gib, free if kind == "device" else None),
+        "block_size_assumed": memory.block_size_assumed if tokens is not None else None,
+    }
+
+
+def boot(memory: Memory | None, cost: Cost) -> dict[str, Any]:
+    """Return what one boot gives: pool, cap, concurrency at the longest length, exact pool GiB, blocks."""
+    memory = memory or Memory()
+    pool = memory.kv_pool_tokens
+    computed = ratio(pool, memory.max_model_len)
+    return {
+        "kv_pool_tokens": pool,
+        "available_kv_gib": memory.available_kv_gib,
+        "kv_pool_gib_exact": times(pool, cost.kv_token_bytes, 1 / GIB),
+        "max_concurrency_at_max_len": computed if computed is not None else memory.max_concurrency,
+        "weights_plus_non_torch_gib": memory.consumed_gib,
+        "peak_activation_gib": memory.peak_activation_gib,
+        "true_concurrency_cap": ratio(pool, cost.tokens_per_request),
+        "cap_at_mean_context": ratio(pool, cost.mean_context),
+        "blocks": ratio(pool, memory.block_size),
+        "block_size": memory.block_size,
+        "block_size_assumed": memory.block_size_assumed if memory.block_size is not None else None,
+    }
+
+
+def pool_change(before: Memory | None, after: Memory | None) -> dict[str, Any]:
+    """Return the change from one boot to the next: pool growth and where the GiB went.
+
+    ``weights_gib`` and ``activation_gib`` are what was freed (before - after), ``kv_gib`` what the pool gained
+    (after - before); the first two sum to the third, up to the change of the budget and three roundings.
+    """
+    old, new = before or Memory(), after or Memory()
+    freed = total(minus(old.consumed_gib, new.consumed_gib), minus(old.peak_activation_gib, new.peak_activation_gib))
+    gained = minus(new.available_kv_gib, old.available_kv_gib)
+    pool_ratio = ratio(new.kv_pool_tokens, old.kv_pool_tokens)
+    return {
+        "kv_pool_ratio": pool_ratio,
+        "kv_pool_growth_pct": None if pool_ratio is None else (pool_ratio - 1) * 100,
+        "weights_gib": minus(old.consumed_gib, new.consumed_gib),
+        "activation_gib": minus(old.peak_activation_gib, new.peak_activation_gib),
+        "budget_gib": minus(new.requested_gib, old.requested_gib),
+        "kv_gib": gained,
+        "unexplained_gib": minus(gained, freed),
+    }

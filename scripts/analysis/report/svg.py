@@ -1,0 +1,53 @@
+"""Make a figure's SVG part of a page: ids of its own, colours that follow the page's light or dark scheme."""
+
+import re
+
+from scripts.analysis.figures import style
+
+COLORS: dict[str, str] = {
+    style.INK: "ink",
+    style.MUTED: "muted",
+    style.GRID: "grid",
+    style.PAPER: "paper",
+    style.BAND: "band",
+    style.ACCENT: "accent",
+    **{color: f"r{place}" for place, color in enumerate(style.ROUND_COLORS)},
+}
+
+
+def inline(svg: str, prefix: str, label: str) -> str:
+    """Return the ``<svg>`` element alone, ids prefixed, sized by the page, with ``label`` for screen readers."""
+    start = svg.index("<svg")
+    text = svg[start:]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*</defs>", "", text)
+    text = re.sub(r'\bid="([^"]*)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r'(xlink:href|href)="#([^"]*)"', rf'\1="#{prefix}-\2"', text)
+    text = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}-\1)", text)
+    for color, name in COLORS.items():
+        text = re.sub(rf"(:\s*){color}\b", rf"\1var(--f-{name})", text, flags=re.IGNORECASE)
+    head_end = text.index(">")
+    head = re.sub(r'\s(?:width|height)="[^"]*"', "", text[:head_end])
+    return f'{head} role="img" aria-label="{_attribute(label)}"{text[head_end:]}'
+
+
+def css_colors(dark: bool) -> str:
+    """Return the declarations of the figure colours for one scheme."""
+    darker = {
+        style.INK: "#e6edf3",
+        style.MUTED: "#9da7b3",
+        style.GRID: "#30363d",
+        style.PAPER: "#161b22",
+        style.BAND: "#8b949e",
+        style.ACCENT: "#f0b429",
+        style.ROUND_COLORS[0]: "#4aa3e0",
+        style.ROUND_COLORS[1]: "#f0883e",
+        style.ROUND_COLORS[2]: "#3fb98b",
+    }
+    return "".join(f"--f-{name}:{darker.get(color, color) if dark else color};" for color, name in COLORS.items())
+
+
+def _attribute(text: str) -> str:
+    """Escape a text for an attribute."""
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

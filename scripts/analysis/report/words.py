@@ -1,0 +1,336 @@
+"""The words of the page, in each language. Numbers and thresholds come in as arguments."""
+
+from dataclasses import dataclass
+
+LANGUAGES = ("en", "zh")
+
+WORDS: dict[str, tuple[str, str]] = {
+    "title": ("Concurrency sweep", "并发扫描报告"),
+    "lead.workload": (
+        "{input} tokens in, {output} tokens out, concurrency {levels}.",
+        "固定 {input} 输入 / {output} 输出,并发 {levels}。",
+    ),
+    "lead.levels": ("Concurrency {levels}; lengths of the requests are not given.", "并发 {levels};未给出请求长度。"),
+    "lead.question": (
+        "Two questions: from where on is throughput paid for with latency, and how close is the server to its limits?",
+        "两个问题:吞吐涨到多少时开始用延迟去换;服务离各项上限还有多远。",
+    ),
+    "nav": ("Contents", "目录"),
+    "verdict": ("Verdict", "结论"),
+    "outcome.holds": ("holds", "成立"),
+    "outcome.fails": ("does not hold", "不成立"),
+    "outcome.not_evaluable": ("cannot be evaluated", "无法判定"),
+    "outcome.audit.holds": ("passed", "通过"),
+    "outcome.audit.fails": ("failed", "未通过"),
+    "outcome.audit.not_evaluable": ("cannot be evaluated", "无法判定"),
+    "not_known": ("not known", "未知"),
+    "cannot": ("cannot be evaluated: {what} is missing", "无法判定:缺 {what}"),
+    "card.operating": ("Recommended operating point", "推荐运行点"),
+    "card.operating.none": ("No level keeps TTFT p99 within {tier} s", "没有一档的 p99 TTFT 在 {tier} 秒以内"),
+    "card.operating.gain": ("{gain}× the throughput of a single stream", "吞吐是单流的 {gain} 倍"),
+    "card.operating.itl": ("ITL p50 {itl} ms ({growth} against a single stream)", "p50 ITL {itl} ms(比单流 {growth})"),
+    "card.operating.itl_plain": ("ITL p50 {itl} ms", "p50 ITL {itl} ms"),
+    "card.operating.ttft": (
+        "TTFT p99 {ttft} s, within the {tier} s promised",
+        "p99 TTFT {ttft} 秒,在 {tier} 秒 SLO 以内",
+    ),
+    "card.operating.next": (
+        "The next level, C={C}: {gain} tok/s for a TTFT p99 of {ttft} s.",
+        "下一档 C={C}:吞吐 {gain},代价是 p99 TTFT 到 {ttft} 秒。",
+    ),
+    "card.operating.fallback": (
+        "To be rid of the spikes in ITL (p99 {itl} ms here), fall back to C={C}: {loss} of the throughput is lost.",
+        "要消掉 ITL 尖峰(此处 p99 为 {itl} ms),只能退回 C={C},丢掉 {loss} 的吞吐。",
+    ),
+    "card.mbu": ("Memory bandwidth in use (MBU), C={C}", "带宽利用率 MBU,C={C}"),
+    "card.mbu.line": (
+        "{tok} tok/s; estimated from the model's shape, reads only",
+        "{tok} tok/s;由模型结构推算,只计读取",
+    ),
+    "card.gain": ("Gain in throughput at C={C}", "C={C} 吞吐增益"),
+    "card.gain.line": (
+        "for {times} times the concurrency; the last segment buys {marginal} tok/s a slot",
+        "并发是 {times} 倍,最后一段每槽只得 {marginal} tok/s",
+    ),
+    "card.ratio": ("Largest ITL p99 / p50", "ITL p99 / p50 最大比"),
+    "card.ratio.line": ("at C={C}; the mean does not show it", "出现在 C={C},均值看不见这个裂口"),
+    "card.kv": ("KV pool in use at C={C}", "C={C} 时 KV 池占用"),
+    "card.kv.line": ("measured mean; upper bound {bound}", "采样窗口实测均值,理论上界 {bound}"),
+    "card.kv.bound_line": ("upper bound; the mean was not read", "理论上界;没有实测均值"),
+    "section.tradeoff": ("What does each further token per second cost?", "每多一份吞吐,要付多少延迟?"),
+    "section.scaling": ("Where does throughput leave linear scaling?", "吞吐从哪里开始偏离线性?"),
+    "section.marginal": ("What does one more slot buy?", "再加一个槽能换来什么?"),
+    "section.utilization": ("Which wall is the device at?", "瓶颈是哪堵墙?"),
+    "section.itl": ("Where does jitter begin, and why?", "抖动从哪里开始,原因是什么?"),
+    "section.queue": ("Queueing, and the burst at the start", "排队与起步的突发"),
+    "section.e2el": ("What is end-to-end latency made of?", "端到端时延由什么构成?"),
+    "section.kv": ("How many requests fit at once?", "同时放得下多少条请求?"),
+    "section.comparison": ("Did the answer move?", "结论变了吗?"),
+    "section.levels": ("All levels", "完整数据"),
+    "section.audits": ("Audits", "审计"),
+    "section.slo": ("Given a promise, how many requests may run?", "给定承诺,最多能开多少并发?"),
+    "section.recommendations": ("Recommendations", "建议"),
+    "section.client": ("Was the client the limit?", "客户端是不是瓶颈?"),
+    "section.machine": ("Machine", "机器"),
+    "section.server": ("Server, KV pool and startup log", "服务端、KV 池与启动日志"),
+    "section.provenance": ("Where the numbers come from", "数据来源"),
+    "section.definitions": ("Definitions", "定义"),
+    "section.other": ("Other findings", "其他结论"),
+    "table.counters": ("Server counters", "服务端计数器"),
+    "table.roofline": (
+        "Roofline: the shortest possible decode step, and the measured one",
+        "roofline 对账:解码步长的理论地板与实测",
+    ),
+    "table.stalls": ("Stalls: gaps that hold another request's prefill", "停顿:含他人 prefill 的间隔"),
+    "table.burst": ("The launch burst in the tail of TTFT", "TTFT 尾部里的起步突发"),
+    "table.queue": ("Queue and where TTFT goes, server side", "服务端的排队与 TTFT 构成"),
+    "table.account": ("Memory account, GiB", "显存账,GiB"),
+    "table.levels": ("All levels, whole run", "各档数据,全程"),
+    "table.steady": ("All levels, steady state", "各档数据,稳态"),
+    "table.reconcile": ("Three KV numbers, one measure", "三个 KV 数字,一把尺子对得上"),
+    "table.slo": ("Highest level within each promise on p99 TTFT", "各档 p99 TTFT 承诺下的最高并发"),
+    "table.audits": ("Audits: run first; one that fails bars the findings named", "审计:先行;未通过则禁用所列结论"),
+    "table.rules": ("Knees: one rule each", "拐点:一条规则一个名字"),
+    "table.glossary": ("Metrics, first level → last level", "指标,首档 → 末档"),
+    "table.definitions": ("Every number of this report", "本报告的每个数字"),
+    "table.fidelity": ("Client fidelity, per level", "客户端保真度,按档"),
+    "table.boots": ("Boots of the server", "服务端的启动"),
+    "table.files": ("Files this report was built from", "生成本报告所用的文件"),
+    "table.versions": ("Versions", "版本"),
+    "table.server_arguments": ("Server arguments", "服务端参数"),
+    "table.client_arguments": ("Client arguments", "客户端参数"),
+    "table.machine": ("Machine", "机器"),
+    "table.pool": ("KV pool", "KV 池"),
+    "table.numbers": ("Numbers of the rule", "规则所用数字"),
+    "column.remarks": ("Remarks", "备注"),
+    "column.item": ("Item", "项目"),
+    "column.this": ("This round", "本轮"),
+    "column.previous": ("Previous round", "上一轮"),
+    "column.delta": ("Difference", "差"),
+    "column.slo": ("TTFT p99 within, s", "p99 TTFT 不超过,秒"),
+    "column.pick": ("Concurrency", "选并发"),
+    "column.rule": ("Rule", "规则"),
+    "column.threshold": ("Threshold", "阈值"),
+    "column.result": ("Result", "结果"),
+    "column.metric": ("Metric", "指标"),
+    "column.meaning": ("What it measures", "量的是什么"),
+    "column.span": ("First → last level", "首档 → 末档"),
+    "column.formula": ("Formula", "公式"),
+    "column.inputs": ("Inputs", "输入"),
+    "column.file": ("File", "文件"),
+    "column.unit": ("Unit", "单位"),
+    "column.audit": ("Audit", "审计"),
+    "column.outcome": ("Outcome", "结果"),
+    "column.says": ("What it says", "说明"),
+    "column.bars": ("Bars if it fails", "未通过则禁用"),
+    "column.sha256": ("SHA-256", "SHA-256"),
+    "column.bytes": ("Bytes", "字节"),
+    "column.value": ("Value", "值"),
+    "column.lines": ("Lines of the log", "日志行"),
+    "slo.none": ("no level keeps it", "没有一档满足"),
+    "slo.unknown": ("cannot be evaluated: TTFT p99 is missing", "无法判定:缺 TTFT p99"),
+    "slo.above": (
+        "C={levels} passes again above a level that failed: not picked",
+        "C={levels} 在失败档之上又满足:不选",
+    ),
+    "slo.gap": ("C={levels} could not be judged", "C={levels} 无法判定"),
+    "account.consumed": ("consumed: weights + non-torch", "已占用:权重 + non-torch"),
+    "account.activation": ("peak activation", "峰值激活"),
+    "account.kv": ("KV pool", "KV 池"),
+    "account.sum": ("sum", "合计"),
+    "account.budget": ("budget: card total × utilization", "预算:卡总量 × utilization"),
+    "account.difference": ("sum − budget", "合计 − 预算"),
+    "account.graph": ("CUDA graph (apart: partly inside activation)", "CUDA Graph(单列:部分已计入激活)"),
+    "account.balances": ("balances within {tolerance} GiB", "在 {tolerance} GiB 内平衡"),
+    "account.off": ("does not balance within {tolerance} GiB", "在 {tolerance} GiB 内不平衡"),
+    "rule.jitter_onset": (
+        "Jitter onset: smallest C with ITL p99/p50 ≥ threshold",
+        "抖动起点:ITL p99/p50 ≥ 阈值的最小 C",
+    ),
+    "rule.jitter_onset_by_jump": (
+        "The same by jump: ITL p99 over the previous level's ≥ threshold",
+        "同上,按跳变:ITL p99 ÷ 上一档 ≥ 阈值",
+    ),
+    "rule.quiet_fallback": ("Quiet fallback: largest C below the onset", "安静退路:起点以下的最大 C"),
+    "rule.scaling_departs": (
+        "Scaling departs: smallest C with efficiency < threshold, %",
+        "偏离线性:效率 < 阈值(%)的最小 C",
+    ),
+    "rule.marginal_falls": (
+        "Marginal falls: left end of the first segment under threshold × T(1)",
+        "边际下降:首个低于阈值 × T(1) 的区间左端",
+    ),
+    "rule.saturated": ("Saturated: T(last) / T(previous) < threshold", "饱和:T(末档)÷ T(前一档)< 阈值"),
+    "rule.operating_point": (
+        "Operating point: largest C with TTFT p99 ≤ threshold, s, all lower levels passing too",
+        "运行点:p99 TTFT ≤ 阈值(秒)且更低各档都满足的最大 C",
+    ),
+    "rule.yes": ("yes", "是"),
+    "rule.no": ("no", "否"),
+    "rule.none": ("none in this sweep", "本次扫描内没有"),
+    "rule.agrees": ("bootstrap agrees in {pct}%", "bootstrap 一致率 {pct}%"),
+    "roofline.formula": ("floor = (weights + C × KV of one request) / bandwidth", "地板 = (权重 + C × 单条 KV) / 带宽"),
+    "roofline.weights": (
+        "weights (matrix products) = {params} × {bytes} B = {gb} GB   (the embedding is a lookup)",
+        "权重(参与矩阵乘) = {params} × {bytes} B = {gb} GB   (embedding 是查表)",
+    ),
+    "roofline.kv": (
+        "KV of one request = {context} tok × {kib} KiB = {gb} GB   (mean context over the run)",
+        "单条 KV = {context} tok × {kib} KiB = {gb} GB   (全程平均上下文)",
+    ),
+    "reconcile.note": (
+        "The upper bound holds every request at its full length and all C slots; the measured mean holds mean lengths and the running mean.",
+        "上界按每条请求满长、C 个槽全满计;实测均值对应平均长度与 running 均值。",
+    ),
+    "cap.line": (
+        "{pool} tokens ÷ {request} tokens a request = {cap} requests at once (nominal: {nominal})",
+        "{pool} tokens ÷ 每请求 {request} tokens = 同时 {cap} 条(名义上限 {nominal})",
+    ),
+    "mixed_boots": (
+        "This sweep mixes {count} boots of the server; KV pools: {pools} tokens. Levels of different boots are comparable only as far as their pools agree.",
+        "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",
+    ),
+    "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
+    "missing.section": ("Nothing to show: {what} was not given.", "没有可显示的内容:未提供 {what}。"),
+    "missing.startup": ("the startup log", "启动日志"),
+    "missing.fidelity": ("the client's fidelity block", "客户端保真度数据"),
+    "missing.machine": ("the machine's description", "机器描述"),
+    "missing.provenance": ("the provenance", "来源信息"),
+    "rule_and_numbers": ("rule and numbers", "规则与数字"),
+    "trace": (
+        "{label}, C={C}: {formula}. From {source}{inputs}. Unrounded: {value}.",
+        "{label},C={C}:{formula}。来自 {source}{inputs}。未舍入:{value}。",
+    ),
+    "trace.inputs": (", columns {inputs}", ",列 {inputs}"),
+    "trace.how": (
+        "Numbers are links: hover or follow one for its formula, inputs and file.",
+        "数字都是链接:悬停或点开即见公式、输入与文件。",
+    ),
+    "interval": ("bootstrap interval {low} to {high}", "bootstrap 区间 {low} 至 {high}"),
+    "figure": ("Figure {number}", "图 {number}"),
+    "revision": ("Revision", "版本号"),
+    "revision.dirty": ("with uncommitted changes", "含未提交的改动"),
+    "definitions.timeline": (
+        "t=0 the client has sent the request\n"
+        "│ [1] queue        waits for the scheduler\n"
+        "│ [2] prefill      all {input} input tokens, into the KV cache\n"
+        "│ [3] front end    tokenizing, HTTP, API server ↔ engine\n"
+        "━━ [1]+[2]+[3] = TTFT ━━━━━━━━━━━━━━━━━━━━\n"
+        "│ first output token arrives\n"
+        "│ [4] ITL × {gaps}    gaps between neighbouring tokens; their mean = TPOT\n"
+        "━━ [1]+[2]+[3]+[4] = E2EL ━━━━━━━━━━━━━━━━\n"
+        "# per request: E2EL = TTFT + {gaps} × TPOT. Not for medians.\n"
+        "# throughput = all output tokens / wall clock. Not 1/TPOT.",
+        "t=0 客户端发出请求\n"
+        "│ [1] 排队      在 waiting 队列里等调度器放行\n"
+        "│ [2] prefill   把 {input} 个输入 token 一次算完,写进 KV Cache\n"
+        "│ [3] 前端      分词、HTTP、API server 与引擎之间的通信\n"
+        "━━ [1]+[2]+[3] = TTFT 首字延迟 ━━━━━━━━━━━━\n"
+        "│ 第 1 个输出 token 送达\n"
+        "│ [4] ITL × {gaps}  相邻两个输出 token 的间隔,均值 = TPOT\n"
+        "━━ [1]+[2]+[3]+[4] = E2EL 端到端时延 ━━━━━━\n"
+        "# 对每条请求:E2EL = TTFT + {gaps} × TPOT;对中位数不成立\n"
+        "# 吞吐 = 全部输出 token ÷ 墙钟时间,不是 1/TPOT",
+    ),
+    "confusions.title": ("Three things easily confused", "三个最容易混的地方"),
+    "confusions.1": (
+        "TPOT and ITL mean: with equal output lengths the mean of all gaps equals the mean TPOT. What shows stalls is ITL mean (or TPOT) against ITL p50.",
+        "TPOT 与 ITL 均值:输出等长时,全部间隔的均值等于 TPOT 的均值。能看出停顿的是 ITL 均值(或 TPOT)与 ITL p50 之差。",
+    ),
+    "confusions.2": (
+        "p50 does not show jitter: a few long gaps leave the median where it is. Look at p99; for events rarer still, at the server's counters.",
+        "p50 不能说明抖动:少数长间隔不会移动中位数。要看 p99;更稀有的事件要看计数器。",
+    ),
+    "confusions.3": (
+        "Throughput is not 1/TPOT: TPOT is the pace of one request, throughput the output of the whole server.",
+        "吞吐不是 1/TPOT:TPOT 是单条请求的出字速度,吞吐是整台机器的产能。",
+    ),
+    "meaning.ttft": (
+        "request sent → first output token: queue + prefill + front end",
+        "发出请求 → 首个输出 token:排队 + prefill + 前端",
+    ),
+    "meaning.itl": ("gap between neighbouring output tokens, all gaps pooled", "相邻输出 token 的间隔,全部合并"),
+    "meaning.itl_p99": (
+        "the tail of the gaps: one stall moves it, not the median",
+        "间隔的尾部:一次停顿会动它,不动中位数",
+    ),
+    "meaning.tpot": ("a request's own mean gap after its first token", "一条请求首字之后的平均间隔"),
+    "meaning.e2el": ("request sent → last output token", "发出请求 → 末个输出 token"),
+    "meaning.throughput": ("output tokens of all requests per second of wall clock", "全部请求的输出 token ÷ 墙钟时间"),
+    "caption.tradeoff": (
+        "One point a level, joined in the order of levels. Bands: the promises on TTFT p99 ({tiers} s). Where p50 and p99 part, a few requests are put behind the others; not all are slower. Misleading if levels rest on few requests, or if the burst at the start is all of the tail.",
+        "每档一点,按并发顺序相连。横带:p99 TTFT 的各级 SLO({tiers} 秒)。p50 与 p99 分开处,是少数请求被排到后面,而非整体变慢。请求太少,或尾部全是起步突发时,此图会误导。",
+    ),
+    "caption.scaling": (
+        "Both axes are logarithmic, so ideal scaling is a straight line. At each point: T(C) / (C × T(1)). Departure is called where it falls under {efficiency}%. Misleading if the single-stream level was measured cold.",
+        "双对数坐标,理想线性是一条直线。点旁为扩展效率 T(C) ÷(C × T(1));低于 {efficiency}% 记为偏离。若单流那一档是冷启动测得,此图会误导。",
+    ),
+    "caption.marginal": (
+        "Height: new throughput / new slots of the segment. Dashed: the first level's own. Fast decline is called under {share} of it. Misleading if neighbouring levels were measured on different boots.",
+        "柱高 = 该区间新增吞吐 ÷ 新增并发数;虚线为首档基准。低于其 {share} 倍记为快速下降。相邻档来自不同启动时,此图会误导。",
+    ),
+    "caption.utilization": (
+        "Falling MBU: the weights are read once a step for more and more requests. Rising MFU: the matrix products grow with them. The crossing is interpolated linearly in log C. The counters are estimates, not hardware counters.",
+        "MBU 下降:一步读一遍权重,被越来越多的请求摊薄;MFU 上升:矩阵乘随之变大。交点按 log C 线性插值。计数器是推算值,不是硬件计数器。",
+    ),
+    "caption.itl_split": (
+        "The shade spans p50 to p99. Jitter is called from p99/p50 ≥ {ratio}. Misleading if the client's own lag is of the size of the gaps (see its fidelity block), or if a frame carries several tokens.",
+        "阴影是 p50 与 p99 之间的跨度;p99/p50 ≥ {ratio} 记为抖动起点。客户端自身延迟与间隔同量级(见保真度),或一帧含多个 token 时,此图会误导。",
+    ),
+    "caption.itl_distribution": (
+        "All gaps of each level. A second hump is another request's prefill inside the gap; a percentile crosses into it as the hump's share grows. Heights are logarithmic: areas are not shares.",
+        "各档的全部间隔。第二个峰是夹在间隔里的他人 prefill;峰的占比变大时,百分位就会落进去。高度取对数,面积不等于占比。",
+    ),
+    "caption.request_timeline": (
+        "One row a client slot. A stall is a gap that another request's prefill stretched. Shown at the level where jitter begins, or else at the operating point.",
+        "每行一个客户端槽位。停顿是被他人 prefill 拉长的间隔。取抖动起点那一档,否则取运行点。",
+    ),
+    "caption.ttft_by_launch": (
+        "Requests of the first wave in the order they were written. A rising line is the queue of prefills that the release of all at once makes; later requests do not see it.",
+        "首批请求按写出次序排列。上升的线是一次性投放造成的 prefill 队列;其后的请求看不到它。",
+    ),
+    "caption.timeline": (
+        "Gauges are set at engine steps and say nothing between scrapes; short queues can be missed.",
+        "仪表值只在引擎步进时更新,两次抓取之间没有信息;短暂的排队可能漏掉。",
+    ),
+    "caption.e2el": (
+        "Medians: TTFT p50 below, E2EL p50 − TTFT p50 above. TTFT's p99 can be far higher than its median share suggests.",
+        "按中位数:下为 TTFT p50,上为 E2EL p50 − TTFT p50。TTFT 的 p99 可以远高于其中位数占比给人的印象。",
+    ),
+    "caption.kv_pool": (
+        "Bar: every slot at its full length. Diamond: what was really held on average. At the wall requests queue or are preempted; they do not fail.",
+        "条长 = 全部槽位满长的上界;菱形 = 实际平均占用。到墙之后请求会排队或被抢占,而不是失败。",
+    ),
+    "caption.overlay": ("One colour a sweep.", "每个 sweep 一种颜色。"),
+    "footer": (
+        "Built from {levels}. Every figure and table can be rebuilt from it; nothing on this page is fetched from a network.",
+        "由 {levels} 生成。全部图表都可由它重建;本页不从网络获取任何内容。",
+    ),
+    "skip": ("Skip to the verdict", "跳到结论"),
+    "barred": ("barred by audit {audits}", "被审计 {audits} 禁用"),
+}
+
+
+@dataclass(frozen=True)
+class Words:
+    """Look words up in one language and fill in their numbers."""
+
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        if self.language not in LANGUAGES:
+            raise ValueError(f"language must be one of {', '.join(LANGUAGES)}; found {self.language!r}")
+
+    @property
+    def place(self) -> int:
+        """Index of the language in a pair of texts."""
+        return LANGUAGES.index(self.language)
+
+    def __call__(self, key: str, **numbers: object) -> str:
+        """Return the text of ``key`` with its placeholders filled."""
+        text = WORDS[key][self.place]
+        return text.format(**numbers) if numbers else text
+
+    def has(self, key: str) -> bool:
+        """True when there is such a text."""
+        return key in WORDS

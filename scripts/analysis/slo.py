@@ -1,0 +1,81 @@
+"""The operating point: the largest level that keeps a promise on p99 TTFT."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.analysis.values import Row, get, times
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One row of the SLO table.
+
+    ``status``: found, none (no level keeps it) or not_evaluable. ``above`` are higher levels that pass although a lower
+    one failed: reported, never picked. ``unknown`` are levels below the pick that could not be judged.
+    """
+
+    slo_s: float
+    status: str
+    level: int | None = None
+    output_tok_s: float | None = None
+    ttft_p99_s: float | None = None
+    itl_p50_ms: float | None = None
+    above: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    first_failed: int | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return the row under the names of derived.json."""
+        return {
+            "slo_s": self.slo_s,
+            "status": self.status,
+            "C": self.level,
+            "output_tok_s": self.output_tok_s,
+            "ttft_p99_s": self.ttft_p99_s,
+            "itl_p50_ms": self.itl_p50_ms,
+            "passes_above_a_failure": list(self.above),
+            "levels_unknown": list(self.unknown),
+            "first_failed": self.first_failed,
+        }
+
+
+def tier(rows: Sequence[Row], slo_s: float, prefix: str = "") -> Tier:
+    """Return the largest C with p99 TTFT <= ``slo_s``, every lower level passing too.
+
+    A level where every request failed does not pass; a level whose p99 TTFT is missing is left out and named.
+    """
+    judged: list[tuple[Row, bool]] = []
+    unknown: list[int] = []
+    for row in rows:
+        p99 = get(row, f"{prefix}ttft_p99_ms")
+        if row.get("failed"):
+            judged.append((row, False))
+        elif p99 is None:
+            unknown.append(int(row["C"]))
+        else:
+            judged.append((row, p99 <= slo_s * 1e3))
+    if not any(get(row, f"{prefix}ttft_p99_ms") is not None for row, _ in judged):
+        return Tier(slo_s, "not_evaluable", unknown=tuple(unknown))
+    failed = next((int(row["C"]) for row, passed in judged if not passed), None)
+    passing = [row for row, passed in judged if passed and (failed is None or row["C"] < failed)]
+    above = tuple(int(row["C"]) for row, passed in judged if passed and failed is not None and row["C"] > failed)
+    if not passing:
+        return Tier(slo_s, "none", above=above, unknown=tuple(unknown), first_failed=failed)
+    pick = passing[-1]
+    return Tier(
+        slo_s,
+        "found",
+        int(pick["C"]),
+        get(pick, f"{prefix}output_tok_s"),
+        times(get(pick, f"{prefix}ttft_p99_ms"), 1e-3),
+        get(pick, f"{prefix}itl_p50_ms"),
+        above,
+        tuple(level for level in unknown if level < pick["C"]),
+        failed,
+    )
+
+
+def key(slo_s: float) -> str:
+    """Return the tier's key in derived.json: ``1.5``, ``3``."""
+    return f"{slo_s:g}"
