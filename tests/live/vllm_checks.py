@@ -86,7 +86,11 @@ def within(label: str, found: float, expected: float, tolerance: float) -> list[
     if not math.isfinite(found) or not math.isfinite(expected) or expected == 0:
         return [f"{label}: {found} against {expected}"]
     off = found / expected - 1
-    return [] if abs(off) <= tolerance else [f"{label}: {found:.6g} is {off:+.2%} off {expected:.6g} (allowed {tolerance:.1%})"]
+    return (
+        []
+        if abs(off) <= tolerance
+        else [f"{label}: {found:.6g} is {off:+.2%} off {expected:.6g} (allowed {tolerance:.1%})"]
+    )
 
 
 def exact_lengths(rows: Sequence[Mapping[str, Any]], n_in: int, n_out: int) -> list[str]:
@@ -112,7 +116,7 @@ def totals(before: Page, after: Page, requests: int, n_in: int, n_out: int) -> l
     return [f"{name}: {found[name]:g}, expected {expected[name]}" for name in expected if found[name] != expected[name]]
 
 
-def work(before: Page, after: Page, shape: Shape, requests: int, n_in: int, n_out: int) -> list[str]:
+def work(before: Page, after: Page, shape: Shape, *, requests: int, n_in: int, n_out: int) -> list[str]:
     """FLOP and byte counters within 3% of the formula. A step is one observation of the iteration histogram."""
     steps = int(delta(before, after, "vllm:iteration_tokens_total_count"))
     flops = delta(before, after, "vllm:estimated_flops_per_gpu_total")
@@ -129,7 +133,10 @@ def held_blocks(n_in: int, n_out: int, block: int) -> float:
 
 
 def kv_against_running(samples: Iterable[Page], n_in: int, n_out: int, block: int, blocks: int) -> list[str]:
-    """KV mean against running mean x what a request holds / pool, within 1.5%. One block of the pool is the null block."""
+    """KV mean against running mean x what a request holds / pool, within 1.5%.
+
+    ``blocks`` is the size of the pool, one of them the null block that no request can hold.
+    """
     pages = [page for page in samples if "vllm:kv_cache_usage_perc" in page]
     if len(pages) < 20:
         return [f"KV usage: only {len(pages)} samples"]
