@@ -45,7 +45,9 @@ REQUESTS = (
     Column("end_ns", "int64", "ns", "Last byte of the response, or the failure", nullable=False),
     Column("connect_ms", "float64", "ms", "Time to connect; null on a connection that was reused"),
     Column("client_delay_ms", "float64", "ms", "The client's own delay", "write end - scheduled - connect"),
-    Column("stale_retries", "int16", "", "Times it was sent again because a reused connection was closed", nullable=False),
+    Column(
+        "stale_retries", "int16", "", "Times it was sent again because a reused connection was closed", nullable=False
+    ),
     Column("lost_stamps", "int32", "tokens", "Tokens whose arrival is known only as an interval", nullable=False),
     Column("arrivals", "int32", "", "Distinct arrival times that carry tokens", nullable=False),
     Column("ttft_ms", "float64", "ms", "Time to first token", "first token - write end"),
@@ -102,5 +104,7 @@ def read(table: str, path: str | Path) -> "pa.Table":
         if field.name not in found.schema.names:
             raise ValueError(f"{path}: column {field.name!r} of table {table!r} is missing; found {found.schema.names}")
         if found.schema.field(field.name).type != field.type:
-            raise ValueError(f"{path}: column {field.name!r} is {found.schema.field(field.name).type}, not {field.type}")
+            raise ValueError(
+                f"{path}: column {field.name!r} is {found.schema.field(field.name).type}, not {field.type}"
+            )
     return found
