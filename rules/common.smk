@@ -18,6 +18,7 @@ try:
 except SweepError as error:
     raise WorkflowError(str(error)) from None
 process.claim()
+process.end_jobs_on_termination()
 
 
 wildcard_constraints:

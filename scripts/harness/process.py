@@ -75,6 +75,28 @@ def claim() -> Identity:
     return owner
 
 
+def end_jobs_on_termination() -> None:
+    """Make SIGTERM to this process end its jobs at once, for the owner of a run only.
+
+    Snakemake answers SIGTERM by waiting for the running job, which for a measurement may be an hour; its own handler
+    stays in place. The signal is seen through the wake-up descriptor, which leaves handlers alone.
+    """
+    if owner().pid != os.getpid() or threading.current_thread() is not threading.main_thread():
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def loop() -> None:
+        while numbers := os.read(reading, 64):
+            if signal.SIGTERM in numbers:
+                for child in psutil.Process().children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        child.terminate()
+
+    threading.Thread(target=loop, name="termination", daemon=True).start()
+
+
 def owner() -> Identity:
     """Return the owner of the run: the process that claimed it, else this one."""
     return _inherited() or Identity.of(os.getpid())
