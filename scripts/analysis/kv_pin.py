@@ -11,7 +11,8 @@ from dataclasses import dataclass
 GIB = 1 << 30
 MIB = 1 << 20
 UNITS = {"b": 1, "kib": 1 << 10, "mib": MIB, "gib": GIB, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-# vLLM's second suggestion leaves this much of the device's free memory (see "Memory account" in docs/metrics.md)
+# vLLM's second suggestion leaves this much of the device's free memory: free at start - consumed - peak activation
+# - CUDA graph - 150 MiB
 DEVICE_LIMIT_RESERVE_BYTES = 150 * MIB
 # a KV pool below this is no pool: a bare number that small was meant in another unit
 SMALLEST_BARE_BYTES = MIB
