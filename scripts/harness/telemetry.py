@@ -470,7 +470,7 @@ class Telemetry:
                 return
             time.sleep(0.02)
 
-    def stop(self, timeout_s: float = 5.0) -> str | None:
+    def stop(self, timeout_s: float = 15.0) -> str | None:
         """End the sampler and write the table. Return what was lost, in words, or None."""
         process, self._process = self._process, None
         if process is None:

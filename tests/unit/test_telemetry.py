@@ -255,6 +255,21 @@ def test_the_name_is_the_same_without_permission_or_with_another_driver(
 
 
 @needs_compiler
+def test_a_driver_without_the_python_package_is_told(asked: Callable[..., Any]) -> None:
+    expression = "(__import__('sys').modules.update(pynvml=None), machine.describe()['gpu_error'])[1]"
+    assert asked(ONE_GPU, expression) == "the driver is installed but the Python package nvidia-ml-py is not"
+
+
+@needs_compiler
+def test_two_gpus_one_of_which_does_not_answer(asked: Callable[..., Any]) -> None:
+    second = ONE_GPU.replace("\n0 ", "\n1 ").replace("11111111", "99999999") + "- count 0 2\n"
+    assert asked(ONE_GPU + second, "machine.name()").startswith("2x-nvidia-l4-")
+    facts = asked(ONE_GPU + second + f"1 handle 0 !{GPU_IS_LOST}\n", "machine.describe()")
+    assert facts["gpu_error"].startswith("GPU 1: ")
+    assert [gpu["index"] for gpu in facts["gpus"]] == [0]
+
+
+@needs_compiler
 def test_busy_gpus_name_their_processes(asked: Callable[..., Any]) -> None:
     script = ONE_GPU.replace("compute 0 -", f"compute 0 {os.getpid()}:{2 * GIB},4000000")
     busy = asked(
