@@ -27,7 +27,7 @@ ENGINE = "vllm"
 SHAPES = (*vllm_start.SHAPES, *vllm_v0.SHAPES, *vllm_v1.SHAPES)
 
 _SERVED = re.compile(
-    r"Application startup complete|Uvicorn running on|Processed prompts:|Avg prompt throughput|Avg generation throughput"
+    r"Application startup complete|Uvicorn running on|Processed prompts:|Avg (?:prompt|generation) throughput"
 )
 _ENGINE_UP = re.compile(r"init engine \(|Starting vLLM (?:API )?server|Available routes are|Started engine process")
 _READY_TRIGGERS = (
@@ -165,9 +165,7 @@ class _Boots:
                 return False
             # Without a tag, two engine lines in a row are two data-parallel engines of one boot (0.8).
             return self.progressed or (bool(line.tags) and seen.process != line.process)
-        if self.served and (_POOL.search(text) or "Starting to load model" in text):
-            return True
-        return False
+        return self.served and (_POOL.search(text) is not None or "Starting to load model" in text)
 
 
 def split_boots(lines: Sequence[Line]) -> list[list[Line]]:
