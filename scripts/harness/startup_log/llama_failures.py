@@ -32,7 +32,7 @@ def _allocation(what: str, advice: str) -> Explain:
         device = facts.get("failed_device_text")
         sentence = f"The memory for {what} could not be allocated"
         if size is not None:
-            sentence += f": {size:g} MiB were asked for"
+            sentence += f": {size:.2f} MiB were asked for"
         if device is not None:
             sentence += f" on {device}"
         return sentence + ".", advice
