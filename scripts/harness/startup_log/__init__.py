@@ -17,7 +17,8 @@ ENGINES = ("vllm", "llama_cpp")
 _MARKS: dict[str, re.Pattern[str]] = {
     "vllm": re.compile(
         r"\bvLLM\b|\bvllm[/.]|EngineCore|APIServer pid|VllmWorker|(?:GPU|CPU|XPU|TPU|HPU) KV cache size:|"
-        r"# \w+ blocks:|Maximum concurrency for|Loading model weights took|[Mm]odel loading took|gpu_memory_utilization|"
+        r"# \w+ blocks:|Maximum concurrency for|Loading model weights took|[Mm]odel loading took|"
+        r"gpu_memory_utilization|"
         r"Available KV cache memory|LLM engine|kv_cache_utils|memory reserved for KV Cache|non-default args:|"
         r"Engine core initialization|memory profiling|llm_engine\.py|model_runner\.py|max seq len|torch\.OutOfMemory"
     ),

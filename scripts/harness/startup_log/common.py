@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from scripts.harness.errors import SweepError
@@ -34,6 +35,8 @@ class Line:
     tags: tuple[tuple[str, str, str], ...] = ()
     """Process tags in order: (name, rank, pid), such as ("Worker_TP1", "", "1004")."""
     level: str | None = None
+    following: str = ""
+    """The next line: a terminal or another logger may have wrapped this one."""
 
     @property
     def process(self) -> str:
@@ -144,7 +147,7 @@ def _unwrap_json(raw: str) -> str:
     return raw
 
 
-def make_line(number: int, text: str) -> Line:
+def make_line(number: int, text: str, following: str = "") -> Line:
     """Return the line with process tags and level read from its prefix."""
     tags = tuple((m["name"], m["rank"] or "", m["pid"]) for m in _TAG.finditer(text[:400]))
     match = _LEVEL.search(text[:240])
@@ -155,13 +158,17 @@ def make_line(number: int, text: str) -> Line:
         before = text[match.start() - 1 : match.start()]
         if word.isupper() or before in ("[", "|", "<"):
             level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(word.upper(), word.upper())
-    return Line(number, text, tags, level)
+    return Line(number, text, tags, level, following)
 
 
-def relevant_lines(text: str, triggers: Iterable[str]) -> list[Line]:
-    """Return the lines of the cleaned ``text`` that contain at least one of the literal ``triggers``, in order."""
+def relevant_lines(text: str, triggers: Iterable[str], sparse: Iterable[str] = ()) -> list[Line]:
+    """Return the lines of the cleaned ``text`` that contain at least one of the literal ``triggers``, in order.
+
+    Of the lines that contain a ``sparse`` trigger (what a running server prints again and again) only the first after
+    each other line is returned.
+    """
     starts: set[int] = set()
-    for trigger in set(triggers):
+    for trigger in set(triggers) - set(sparse):
         at = text.find(trigger)
         while at != -1:
             starts.add(text.rfind("\n", 0, at) + 1)
@@ -169,13 +176,28 @@ def relevant_lines(text: str, triggers: Iterable[str]) -> list[Line]:
             if end == -1:
                 break
             at = text.find(trigger, end)
+    bounds = [0, *sorted(starts), len(text)]
+    for trigger in sparse:
+        at = -1
+        for begin, end in pairwise(bounds):
+            if at < begin:
+                at = text.find(trigger, begin)
+            if at == -1:
+                break
+            if at < end:
+                starts.add(text.rfind("\n", 0, at) + 1)
     lines: list[Line] = []
     number, counted = 1, 0
     for start in sorted(starts):
         number += text.count("\n", counted, start)
         counted = start
         end = text.find("\n", start)
-        lines.append(make_line(number, text[start:] if end == -1 else text[start:end]))
+        if end == -1:
+            lines.append(make_line(number, text[start:]))
+            continue
+        after = text.find("\n", end + 1)
+        following = text[end + 1 :] if after == -1 else text[end + 1 : after]
+        lines.append(make_line(number, text[start:end], following[:2000]))
     return lines
 
 
@@ -221,7 +243,7 @@ def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str) -> 
             if shape.unless is not None and shape.unless.search(line.text):
                 continue
             matched = False
-            for match in shape.pattern.finditer(line.text):
+            for match in _matches(shape, line):
                 matched = True
                 for name, value in match.groupdict().items():
                     if value is not None:
@@ -234,6 +256,15 @@ def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str) -> 
             if not is_source_code(line):
                 raise unknown_shape(line, trigger, source)
     return readings
+
+
+def _matches(shape: Shape, line: Line) -> list[re.Match[str]]:
+    """Return the matches of a shape in a line; of a line that must match and does not, in the line and its next one
+    joined, since a terminal may have wrapped it."""
+    found = list(shape.pattern.finditer(line.text))
+    if not found and shape.must and line.following:
+        found = list(shape.pattern.finditer(line.text.rstrip() + " " + line.following.strip()))
+    return found
 
 
 def unknown_shape(line: Line, trigger: str, source: str) -> SweepError:

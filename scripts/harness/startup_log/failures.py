@@ -39,6 +39,21 @@ class Cause:
     any_level: bool = False
 
 
+def cause(  # noqa: PLR0917 - a row of a table, read by position
+    code: str,
+    kind: str,
+    depth: int,
+    triggers: tuple[str, ...],
+    pattern: str,
+    explain: Explain,
+    *,
+    deadly: bool = False,
+    any_level: bool = False,
+) -> Cause:
+    """Return one row of an engine's table of causes."""
+    return Cause(code, kind, depth, triggers, re.compile(pattern), explain, deadly, any_level)
+
+
 @dataclass(frozen=True)
 class Hit:
     cause: Cause

@@ -23,7 +23,8 @@ from scripts.harness.startup_log.failures import Explanation, Verdict, explain_h
 
 ENGINE = "llama.cpp"
 _N = NUMBER
-_FUNCTION = r"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_kv_cache_\w+|generate|main)"
+_FUNCTION = r"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_kv_cache_\w+"
+_FUNCTION += r"|llama_model_load_internal|generate|main)"
 
 _BUILD = re.compile(
     r"\b(?:main: build =|build:|version:|common_params_print_info: build|llama_server: build =) ?"
@@ -50,7 +51,7 @@ _SIZE = re.compile(
     rf"K \((?P<k_type>\w+)\):\s*(?:{_N}) MiB, V \((?P<v_type>\w+)\):\s*(?:{_N}) MiB"
 )
 _KV_SIZE = re.compile(
-    r"llama_kv_cache\w*: kv_size = (?P<cells>\d+).*?type_k = '(?P<k_type>\w+)', type_v = '(?P<v_type>\w+)'"
+    r"(?:llama_kv_cache\w*|init): kv_size = (?P<cells>\d+).*?type_k = '(?P<k_type>\w+)', type_v = '(?P<v_type>\w+)'"
 )
 _SELF = re.compile(
     rf"(?i:kv self size)\s*=\s*(?P<mib>{_N}) Mi?B"
@@ -82,10 +83,11 @@ _PROJECTED = re.compile(
 
 _READY = re.compile(
     r"\bmodel loaded\b|(?<!router )server is listening on|(?<!router )server listening at|listening on https?://"
-    r"|all slots are idle|starting the main loop"
+    r"|all slots are idle|starting the main loop|HTTP server listening"
+    # llama.cpp behind llama-cpp-python and ollama.
+    r"|Uvicorn running on|Application startup complete|llama runner started"
 )
 _STOP = re.compile(r"cleaning up before exit|[Rr]eceived (?:second )?(?:interrupt|signal)|SIGINT|SIGTERM")
-_EXIT = re.compile(r"exiting due to model loading error|unable to load model|failed to load model")
 
 _MUST: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("KV buffer size", _KV_BUFFER),
@@ -146,6 +148,9 @@ TRIGGERS: tuple[str, ...] = (
     "projected to use",
     "model loaded",
     "listening",
+    "Uvicorn running on",
+    "Application startup complete",
+    "llama runner started",
     "slots are idle",
     "main loop",
     "cleaning up before exit",
@@ -163,6 +168,7 @@ TRIGGERS: tuple[str, ...] = (
     "full-size SWA",
     *llama_failures.TRIGGERS,
 )
+SPARSE = ("n_ctx_slot", "slots are idle", "prompt cache is enabled")
 
 
 @dataclass
@@ -243,7 +249,7 @@ def _is_ready(line: Line, pool: bool) -> bool:
     if _READY.search(text) is None:
         return False
     # Until 2024 the HTTP server listened before the model was loaded.
-    return pool or "listening at" not in text
+    return pool or ("listening at" not in text and "HTTP server listening" not in text)
 
 
 def is_gpu(device: str) -> bool:
@@ -253,13 +259,13 @@ def is_gpu(device: str) -> bool:
 
 def read(text: str, source: str) -> dict[str, Any]:
     """Return the record of the last boot in the cleaned ``text``; ``source`` names the log in errors."""
-    boots = split_boots(relevant_lines(text, TRIGGERS))
+    boots = split_boots(relevant_lines(text, TRIGGERS, SPARSE))
     return _Boot(boots[-1], len(boots), source).build()
 
 
 def explain(text: str, source: str) -> Explanation | None:
     """Return why the last boot in the cleaned ``text`` failed, None if its log names no cause."""
-    boots = split_boots(relevant_lines(text, TRIGGERS))
+    boots = split_boots(relevant_lines(text, TRIGGERS, SPARSE))
     return _Boot(boots[-1], len(boots), source, strict=False).explanation()
 
 

@@ -13,6 +13,7 @@ from scripts.harness.startup_log.failures import (
     Explain,
     Facts,
     Verdict,
+    cause,
     fixed,
 )
 
@@ -31,7 +32,7 @@ def _allocation(what: str, advice: str) -> Explain:
         device = facts.get("failed_device_text")
         sentence = f"The memory for {what} could not be allocated"
         if size is not None:
-            sentence += f": {size:g} MiB were asked for"
+            sentence += f": {size:.2f} MiB were asked for"
         if device is not None:
             sentence += f" on {device}"
         return sentence + ".", advice
@@ -42,21 +43,8 @@ def _allocation(what: str, advice: str) -> Explain:
 _FREE = "free the card of other processes (`nvidia-smi` lists them)"
 
 
-def _c(
-    code: str,
-    kind: str,
-    depth: int,
-    triggers: tuple[str, ...],
-    pattern: str,
-    explain: Explain,
-    deadly: bool = False,
-    any_level: bool = False,
-) -> Cause:
-    return Cause(code, kind, depth, triggers, re.compile(pattern), explain, deadly, any_level)
-
-
 CAUSES: tuple[Cause, ...] = (
-    _c(
+    cause(
         "compute_buffer_allocation_failed",
         "out_of_memory",
         ROOT,
@@ -67,7 +55,7 @@ CAUSES: tuple[Cause, ...] = (
             f"Lower -ub (ubatch) or -c (context), offload fewer layers (-ngl), or {_FREE}.",
         ),
     ),
-    _c(
+    cause(
         "kv_cache_allocation_failed",
         "out_of_memory",
         ROOT,
@@ -79,7 +67,7 @@ CAUSES: tuple[Cause, ...] = (
             "Lower -c (context) or --parallel, use -ctk q8_0 -ctv q8_0, offload fewer layers (-ngl), or " + _FREE + ".",
         ),
     ),
-    _c(
+    cause(
         "model_buffer_allocation_failed",
         "out_of_memory",
         ROOT,
@@ -91,7 +79,7 @@ CAUSES: tuple[Cause, ...] = (
             f"Offload fewer layers (-ngl), use a smaller quantisation, or {_FREE}.",
         ),
     ),
-    _c(
+    cause(
         "cuda_out_of_memory",
         "out_of_memory",
         UNDERLYING,
@@ -100,7 +88,7 @@ CAUSES: tuple[Cause, ...] = (
         _allocation("a GPU buffer", f"Lower -c or -ub, offload fewer layers (-ngl), or {_FREE}."),
         deadly=True,
     ),
-    _c(
+    cause(
         "device_out_of_memory",
         "out_of_memory",
         UNDERLYING,
@@ -109,7 +97,7 @@ CAUSES: tuple[Cause, ...] = (
         _allocation("a GPU buffer", f"Lower -c or -ub, offload fewer layers (-ngl), or {_FREE}."),
         deadly=True,
     ),
-    _c(
+    cause(
         "host_out_of_memory",
         "host_out_of_memory",
         UNDERLYING,
@@ -118,7 +106,7 @@ CAUSES: tuple[Cause, ...] = (
         _allocation("a buffer in host memory", "Lower -c (context) or --parallel, or use a smaller quantisation."),
         deadly=True,
     ),
-    _c(
+    cause(
         "port_taken",
         "port_taken",
         ROOT,
@@ -130,7 +118,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "model_file_corrupt",
         "model_file_corrupt",
         ROOT,
@@ -157,7 +145,7 @@ CAUSES: tuple[Cause, ...] = (
             "Compare its size and checksum with the publisher's and download it again.",
         ),
     ),
-    _c(
+    cause(
         "model_not_found",
         "model_not_found",
         ROOT,
@@ -169,7 +157,7 @@ CAUSES: tuple[Cause, ...] = (
             "Check the path in the config, and that it is mounted and readable.",
         ),
     ),
-    _c(
+    cause(
         "model_download_failed",
         "model_not_found",
         ROOT,
@@ -177,7 +165,7 @@ CAUSES: tuple[Cause, ...] = (
         r"failed to download|curl_easy_perform\(\) failed|failed to get manifest",
         fixed("The model could not be downloaded.", "Give the machine a network, or point to a local file (-m)."),
     ),
-    _c(
+    cause(
         "unsupported_architecture",
         "unsupported_model",
         ROOT,
@@ -188,7 +176,7 @@ CAUSES: tuple[Cause, ...] = (
             "Use a newer build, or a GGUF made for this one.",
         ),
     ),
-    _c(
+    cause(
         "no_gpu",
         "no_gpu",
         ROOT,
@@ -199,7 +187,7 @@ CAUSES: tuple[Cause, ...] = (
             "Check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the build has the right backend.",
         ),
     ),
-    _c(
+    cause(
         "unsupported_gpu",
         "unsupported_hardware",
         ROOT,
@@ -208,7 +196,7 @@ CAUSES: tuple[Cause, ...] = (
         fixed("This build has no code for the GPU's architecture.", "Use or make a build for it."),
         deadly=True,
     ),
-    _c(
+    cause(
         "invalid_argument",
         "invalid_configuration",
         ROOT,
@@ -220,7 +208,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         any_level=True,
     ),
-    _c(
+    cause(
         "flash_attention_required",
         "invalid_configuration",
         ROOT,
@@ -228,7 +216,7 @@ CAUSES: tuple[Cause, ...] = (
         r"V cache (?:quantization )?requires flash_attn",
         fixed("A quantised V cache needs flash attention.", "Add -fa on, or leave the V cache in f16 (-ctv f16)."),
     ),
-    _c(
+    cause(
         "missing_dependency",
         "missing_dependency",
         ROOT,
@@ -240,7 +228,7 @@ CAUSES: tuple[Cause, ...] = (
             "Install what the line names, or use a build for this system.",
         ),
     ),
-    _c(
+    cause(
         "permission_denied",
         "permission_denied",
         ROOT,
@@ -248,7 +236,7 @@ CAUSES: tuple[Cause, ...] = (
         r"Permission denied",
         fixed("A file the server needs may not be read.", "Give the user of the server access to it."),
     ),
-    _c(
+    cause(
         "gpu_error",
         "gpu_error",
         UNDERLYING,
@@ -257,7 +245,7 @@ CAUSES: tuple[Cause, ...] = (
         fixed("The GPU reported an error.", "Check the driver log (`dmesg`), driver and build belong together."),
         deadly=True,
     ),
-    _c(
+    cause(
         "assertion_failed",
         "crashed",
         UNDERLYING,
@@ -269,7 +257,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "context_creation_failed",
         "context_creation_failed",
         CONSEQUENCE,
@@ -280,7 +268,7 @@ CAUSES: tuple[Cause, ...] = (
             "Lower -c (context) or --parallel; the lines above name the buffer.",
         ),
     ),
-    _c(
+    cause(
         "model_load_failed",
         "model_load_failed",
         CONSEQUENCE,
@@ -294,7 +282,7 @@ CAUSES: tuple[Cause, ...] = (
         r"(?:failed to|error|unable to) load(?:ing)? (?:the )?model|exiting due to model loading error",
         fixed("The model could not be loaded.", "The lines above the quoted one name the cause."),
     ),
-    _c(
+    cause(
         "killed",
         "killed",
         UNDERLYING,
@@ -306,7 +294,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "server_error",
         "server_error",
         UNSPECIFIC,

@@ -27,7 +27,7 @@ ENGINE = "vllm"
 SHAPES = (*vllm_start.SHAPES, *vllm_v0.SHAPES, *vllm_v1.SHAPES)
 
 _SERVED = re.compile(
-    r"Application startup complete|Uvicorn running on|Processed prompts:|Avg prompt throughput|Avg generation throughput"
+    r"Application startup complete|Uvicorn running on|Processed prompts:|Avg (?:prompt|generation) throughput"
 )
 _ENGINE_UP = re.compile(r"init engine \(|Starting vLLM (?:API )?server|Available routes are|Started engine process")
 _READY_TRIGGERS = (
@@ -109,6 +109,7 @@ TRIGGERS: tuple[str, ...] = (
     *_PROGRESS_TRIGGERS,
     *_WARNING_TRIGGERS,
 )
+SPARSE = ("Avg prompt throughput", "Processed prompts:")
 
 
 class _Boots:
@@ -165,9 +166,7 @@ class _Boots:
                 return False
             # Without a tag, two engine lines in a row are two data-parallel engines of one boot (0.8).
             return self.progressed or (bool(line.tags) and seen.process != line.process)
-        if self.served and (_POOL.search(text) or "Starting to load model" in text):
-            return True
-        return False
+        return self.served and (_POOL.search(text) is not None or "Starting to load model" in text)
 
 
 def split_boots(lines: Sequence[Line]) -> list[list[Line]]:
@@ -190,14 +189,14 @@ def _stopping(line: Line) -> bool:
 
 def read(text: str, source: str) -> dict[str, Any]:
     """Return the record of the last boot in the cleaned ``text``; ``source`` names the log in errors."""
-    boots = split_boots(relevant_lines(text, TRIGGERS))
+    boots = split_boots(relevant_lines(text, TRIGGERS, SPARSE))
     lines = boots[-1]
     return _Record(lines, len(boots), source).build()
 
 
 def explain(text: str, source: str) -> Explanation | None:
     """Return why the last boot in the cleaned ``text`` failed, None if its log names no cause."""
-    boots = split_boots(relevant_lines(text, TRIGGERS))
+    boots = split_boots(relevant_lines(text, TRIGGERS, SPARSE))
     return _Record(boots[-1], len(boots), source, strict=False).explanation()
 
 
@@ -346,12 +345,12 @@ class _Record:
         Blocks × size / length = concurrency, which is printed to two decimals: a size is taken from it only if no
         other power of two rounds to the same. 16 is the default of GPUs up to 0.10; other devices have others.
         """
+        resolved = self.readings.last("forced_block_size", "attention_block_size")
+        if resolved is not None:
+            return int(resolved.value), "printed"
         printed = self._int_setting("block_size")
         if printed is not None:
             return printed, "printed"
-        attention = self.readings.last("attention_block_size")
-        if attention is not None:
-            return int(attention.value), "printed"
         concurrency, length = self.readings.minimum("max_concurrency_x"), self._minimum("concurrency_max_model_len")
         if blocks and concurrency is not None and length:
             fitting = [

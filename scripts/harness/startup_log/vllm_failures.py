@@ -13,6 +13,7 @@ from scripts.harness.startup_log.failures import (
     Facts,
     Hit,
     Verdict,
+    cause,
     fixed,
 )
 
@@ -185,21 +186,8 @@ def _core_died(match: re.Match[str], facts: Facts) -> tuple[str, str]:
     )
 
 
-def _c(
-    code: str,
-    kind: str,
-    depth: int,
-    triggers: tuple[str, ...],
-    pattern: str,
-    explain: Any,
-    deadly: bool = False,
-    any_level: bool = False,
-) -> Cause:
-    return Cause(code, kind, depth, triggers, re.compile(pattern), explain, deadly, any_level)
-
-
 CAUSES: tuple[Cause, ...] = (
-    _c(
+    cause(
         "memory_profiling_assertion",
         "memory_profiling_race",
         ROOT,
@@ -212,7 +200,7 @@ CAUSES: tuple[Cause, ...] = (
             "Start again; make sure that no other server is ending or starting on the card.",
         ),
     ),
-    _c(
+    cause(
         "max_seq_len_exceeds_kv_cache",
         "context_exceeds_pool",
         ROOT,
@@ -221,7 +209,7 @@ CAUSES: tuple[Cause, ...] = (
         rf"\((?P<pool>{_N})\)",
         _longer_than_pool,
     ),
-    _c(
+    cause(
         "kv_cache_too_small_for_max_model_len",
         "context_exceeds_pool",
         ROOT,
@@ -231,7 +219,7 @@ CAUSES: tuple[Cause, ...] = (
         rf"(?:.*?estimated maximum model length is (?P<estimated>{_N}\b))?",
         _pool_too_small,
     ),
-    _c(
+    cause(
         "kv_cache_too_small_for_max_model_len",
         "context_exceeds_pool",
         UNDERLYING,
@@ -242,7 +230,7 @@ CAUSES: tuple[Cause, ...] = (
             "Lower --max-model-len or raise --gpu-memory-utilization.",
         ),
     ),
-    _c(
+    cause(
         "no_memory_for_cache_blocks",
         "no_memory_for_pool",
         ROOT,
@@ -250,7 +238,7 @@ CAUSES: tuple[Cause, ...] = (
         r"No available memory for the cache blocks",
         _no_blocks,
     ),
-    _c(
+    cause(
         "no_memory_for_cache_blocks",
         "no_memory_for_pool",
         ROOT,
@@ -258,7 +246,7 @@ CAUSES: tuple[Cause, ...] = (
         r"Cannot auto-fit max_model_len: not enough",
         _no_blocks,
     ),
-    _c(
+    cause(
         "free_memory_below_requested",
         "other_process_on_gpu",
         ROOT,
@@ -267,7 +255,7 @@ CAUSES: tuple[Cause, ...] = (
         rf"is less than desired \w+ memory utilization \((?P<utilization>{_N}), (?P<budget>{_N}) GiB\)",
         _free_below_budget,
     ),
-    _c(
+    cause(
         "free_memory_below_requested",
         "other_process_on_gpu",
         ROOT,
@@ -278,7 +266,7 @@ CAUSES: tuple[Cause, ...] = (
             "Free memory held by other processes, or lower --gpu-memory-utilization or --kv-cache-memory-bytes.",
         ),
     ),
-    _c(
+    cause(
         "cuda_out_of_memory",
         "out_of_memory",
         ROOT,
@@ -287,7 +275,7 @@ CAUSES: tuple[Cause, ...] = (
         r"|torch\.OutOfMemoryError(?!: (?:HIP|XPU|NPU))",
         _memory,
     ),
-    _c(
+    cause(
         "hip_out_of_memory",
         "out_of_memory",
         ROOT,
@@ -295,7 +283,7 @@ CAUSES: tuple[Cause, ...] = (
         r"(?P<device>HIP)(?: error:)? out of memory",
         _memory,
     ),
-    _c(
+    cause(
         "xpu_out_of_memory",
         "out_of_memory",
         ROOT,
@@ -303,7 +291,7 @@ CAUSES: tuple[Cause, ...] = (
         r"(?P<device>XPU|NPU) out of memory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|RESOURCE_EXHAUSTED",
         _memory,
     ),
-    _c(
+    cause(
         "host_out_of_memory",
         "host_out_of_memory",
         ROOT,
@@ -316,7 +304,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "max_model_len_exceeds_model",
         "context_exceeds_model",
         ROOT,
@@ -328,7 +316,7 @@ CAUSES: tuple[Cause, ...] = (
             "Lower --max-model-len to {derived}, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 if the model really takes it.",
         ),
     ),
-    _c(
+    cause(
         "max_num_batched_tokens_too_small",
         "invalid_configuration",
         ROOT,
@@ -340,7 +328,7 @@ CAUSES: tuple[Cause, ...] = (
             "Raise --max-num-batched-tokens, or lower --max-model-len or --max-num-seqs.",
         ),
     ),
-    _c(
+    cause(
         "port_taken",
         "port_taken",
         ROOT,
@@ -352,7 +340,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "gated_model",
         "model_not_found",
         ROOT,
@@ -363,7 +351,7 @@ CAUSES: tuple[Cause, ...] = (
             "Accept its licence and hand HF_TOKEN through, or point to a local copy.",
         ),
     ),
-    _c(
+    cause(
         "model_not_found",
         "model_not_found",
         ROOT,
@@ -390,7 +378,7 @@ CAUSES: tuple[Cause, ...] = (
             "Check the path or repository name, that it is mounted into the container, and that the network is there.",
         ),
     ),
-    _c(
+    cause(
         "no_network",
         "model_not_found",
         UNDERLYING,
@@ -401,7 +389,7 @@ CAUSES: tuple[Cause, ...] = (
             "Give the machine a network, or download the model beforehand and point to it.",
         ),
     ),
-    _c(
+    cause(
         "model_file_corrupt",
         "model_file_corrupt",
         ROOT,
@@ -412,7 +400,7 @@ CAUSES: tuple[Cause, ...] = (
             "Download it again and compare its size and checksum.",
         ),
     ),
-    _c(
+    cause(
         "unsupported_architecture",
         "unsupported_model",
         ROOT,
@@ -430,7 +418,7 @@ CAUSES: tuple[Cause, ...] = (
             "Use a newer vLLM (and transformers), or another model.",
         ),
     ),
-    _c(
+    cause(
         "unsupported_gpu",
         "unsupported_hardware",
         ROOT,
@@ -450,7 +438,7 @@ CAUSES: tuple[Cause, ...] = (
             "bfloat16).",
         ),
     ),
-    _c(
+    cause(
         "no_gpu",
         "no_gpu",
         ROOT,
@@ -474,7 +462,7 @@ CAUSES: tuple[Cause, ...] = (
             "driver and CUDA version agree.",
         ),
     ),
-    _c(
+    cause(
         "gpu_busy",
         "other_process_on_gpu",
         ROOT,
@@ -485,7 +473,7 @@ CAUSES: tuple[Cause, ...] = (
             "End that process, or set the card's compute mode to default.",
         ),
     ),
-    _c(
+    cause(
         "too_few_gpus",
         "too_few_gpus",
         ROOT,
@@ -503,7 +491,7 @@ CAUSES: tuple[Cause, ...] = (
             "Lower --tensor-parallel-size × --pipeline-parallel-size to the number of GPUs, to a divisor of the heads.",
         ),
     ),
-    _c(
+    cause(
         "nccl_error",
         "gpu_communication",
         UNDERLYING,
@@ -515,7 +503,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "no_disk_space",
         "no_disk_space",
         ROOT,
@@ -527,7 +515,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "permission_denied",
         "permission_denied",
         ROOT,
@@ -538,7 +526,7 @@ CAUSES: tuple[Cause, ...] = (
             "Give the user of the server access to it (model folder, cache, temporary directory).",
         ),
     ),
-    _c(
+    cause(
         "missing_dependency",
         "missing_dependency",
         UNDERLYING,
@@ -557,7 +545,7 @@ CAUSES: tuple[Cause, ...] = (
             "Install what the line names into the server's environment, in the versions its release asks for.",
         ),
     ),
-    _c(
+    cause(
         "invalid_argument",
         "invalid_configuration",
         ROOT,
@@ -568,7 +556,7 @@ CAUSES: tuple[Cause, ...] = (
             "Compare the server's arguments in the config with `vllm serve --help` of this version.",
         ),
     ),
-    _c(
+    cause(
         "invalid_configuration",
         "invalid_configuration",
         UNDERLYING,
@@ -579,7 +567,7 @@ CAUSES: tuple[Cause, ...] = (
             "The lines after the quoted one name the setting and why.",
         ),
     ),
-    _c(
+    cause(
         "engine_start_timeout",
         "engine_start_timeout",
         UNDERLYING,
@@ -590,7 +578,7 @@ CAUSES: tuple[Cause, ...] = (
             "Raise VLLM_ENGINE_READY_TIMEOUT_S; loading from a slow disk or compiling may take longer.",
         ),
     ),
-    _c(
+    cause(
         "cuda_error",
         "gpu_error",
         UNDERLYING,
@@ -602,7 +590,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "engine_core_failed_to_start",
         "engine_core_failed_to_start",
         CONSEQUENCE,
@@ -620,7 +608,7 @@ CAUSES: tuple[Cause, ...] = (
         r"|WorkerProc (?:failed to start|initialization failed)|Frontend process failed during engine core",
         _core_failed,
     ),
-    _c(
+    cause(
         "engine_core_died",
         "engine_core_died",
         CONSEQUENCE,
@@ -645,7 +633,7 @@ CAUSES: tuple[Cause, ...] = (
         deadly=True,
         any_level=True,
     ),
-    _c(
+    cause(
         "killed",
         "killed",
         UNDERLYING,
@@ -657,7 +645,7 @@ CAUSES: tuple[Cause, ...] = (
         ),
         deadly=True,
     ),
-    _c(
+    cause(
         "server_error",
         "server_error",
         UNSPECIFIC,

@@ -79,7 +79,10 @@ SHAPES: tuple[Shape, ...] = (
         "hpu_profile",
         "vLLM 0.6-0.9 on HPU",
         "GiB reserved for KV cache",
-        re.compile(rf"(?P<kv_cache_gib>{_N}) GiB reserved for KV cache"),
+        re.compile(
+            rf"(?:\(gpu_memory_utilization=(?P<gpu_memory_utilization>{_N})\).*?)?"
+            rf"(?P<kv_cache_gib>{_N}) GiB reserved for KV cache"
+        ),
     ),
     Shape(
         # "Loading model weights took 14.9888 GB" (0.2-0.8), "Model loading took 5.2045 GB and 243.2 seconds" (0.8),
@@ -87,7 +90,7 @@ SHAPES: tuple[Shape, ...] = (
         "weights",
         "vLLM 0.2-0.33",
         " took ",
-        re.compile(rf"(?:Loading model weights|[Mm]odel loading) took (?P<weights_gib>{_N}){_GIB}"),
+        re.compile(rf"(?:Loading model weights|[Mm]odel loading) took (?:in total )?(?P<weights_gib>{_N}){_GIB}"),
     ),
     Shape(
         # "took X GiB" exists since 0.6; 0.5 prints only the seconds. "CUDA graphs can take additional 1~3 GiB" is
@@ -98,12 +101,19 @@ SHAPES: tuple[Shape, ...] = (
         re.compile(rf"raph capturing finished in {_N} secs?, took (?P<cuda_graph_gib>{_N}){_GIB}"),
     ),
     Shape(
+        # FlashMLA on GPU, Ascend.
+        "block_size",
+        "vLLM 0.7-0.33",
+        "lock size",
+        re.compile(r"(?:[Ff]orcing kv cache block size to|[Bb]lock size is set to) (?P<forced_block_size>\d+)"),
+    ),
+    Shape(
         "concurrency",
         "vLLM 0.6-0.33",
         "Maximum concurrency for",
         re.compile(
             rf"Maximum concurrency for (?P<concurrency_max_model_len>{_N}) tokens per request: "
-            rf"(?P<max_concurrency_x>{_N})x"
+            rf"(?:(?P<max_concurrency_x>{_N})|inf|nan)x"
         ),
         must=True,
     ),
