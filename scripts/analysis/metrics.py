@@ -78,7 +78,7 @@ def read(
     """Read a level's rows into arrays."""
     measured = requests_of(requests)
     samples = read_samples(measured, chunks)
-    warm = requests.filter(requests.column("warmup"))
+    warm = requests.select(["status"]).filter(requests.column("warmup"))
     start = None if window is None else window.start_ns
     end = None if window is None else window.end_ns
     return Level(

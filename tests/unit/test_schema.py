@@ -119,6 +119,14 @@ def test_read_names_what_is_missing_or_wrong(tmp_path: Path) -> None:
         schema.read("chunks", path)
 
 
+def test_columns_that_are_not_needed_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "requests.parquet"
+    pq.write_table(levels.requests([levels.request(0, [20, 30], text="long")]), path)
+    found = schema.read("requests", path, without=("text", "error_message"))
+    assert "text" not in found.schema.names
+    assert metrics.of_level({"level": 1}, found, levels.streams({0: [20, 30]}))["itl_p50_ms"] == 10
+
+
 def test_tables_below_the_level_follow_the_contract(tmp_path: Path) -> None:
     chunks = levels.streams({0: [20, 30, 45]})
     level = metrics.read({"level": 1}, levels.requests([levels.request(0, [20, 30, 45])]), chunks)
