@@ -384,12 +384,42 @@ _CLIENT = (
     Column("client_limited", "bool", "", "The client was the limit at this level"),
 )
 
+_STEADY_SERVER = tuple(
+    Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; steady state only", c.formula)
+    for c in (*_COUNTERS, *_HARDWARE)
+    if c.name
+    in {
+        "running_mean",
+        "waiting_mean",
+        "kv_mean_pct",
+        "tok_per_iter",
+        "tflop_s",
+        "read_gb_s",
+        "write_gb_s",
+        "power_w_mean",
+        "energy_j",
+        "temp_c_mean",
+    }
+)
+
+_IDENTITY = (
+    Column("machine", "string", "", "Machine the level was measured on"),
+    Column("round", "string", "", "Round it belongs to"),
+    Column("sweep", "string", "", "Server configuration and workload"),
+    Column("engine", "string", "", "Engine of the server"),
+    Column("run_id", "string", "", "Measurement it comes from"),
+    Column("started_at", "string", "", "Wall clock at its start"),
+    Column("order", "int64", "", "Place of the level in the order of measuring"),
+    Column("status", "string", "", "ok or failed: no request succeeded"),
+    Column("invalid_reason", "string", "", "Why its numbers must not be used; null where they may"),
+)
+
 _BOOT = (
     Column("kv_pool_tokens", "int64", "tokens", "Size of the KV pool of the boot the level was measured on"),
     Column("boot_id", "string", "", "Boot the level was measured on"),
 )
 
-_DERIVED = (
+_DERIVED_BOTH = (
     Column("scaling_gain", "float64", "x", "Throughput over that of one stream", "T(C) / T(1)"),
     Column("scaling_efficiency_pct", "float64", "%", "Throughput over linear scaling", "T(C) / (C x T(1))"),
     Column("marginal_tok_s_per_slot", "float64", "tok/s", "What one more slot brings", "(T(C) - T(C')) / (C - C')"),
@@ -401,12 +431,38 @@ _DERIVED = (
     Column("ttft_share_pct", "float64", "%", "Part of TTFT in E2EL", "ttft_p50_ms / e2el_p50_ms"),
     Column("mfu_pct", "float64", "%", "Use of the compute peak (estimated counters)", "tflop_s / peak"),
     Column("mbu_pct", "float64", "%", "Use of the bandwidth peak (estimated counters, reads)", "read_gb_s / peak"),
-    Column("roofline_floor_ms", "float64", "ms", "Least time of a decode step", "(W + C x ctx x k) / BW"),
     Column("roofline_attained_pct", "float64", "%", "How near a decode step comes", "roofline_floor_ms / itl_p50_ms"),
+    Column("roofline_attained_at_running_mean_pct", "float64", "%", "The same with the running mean for C"),
     Column("mean_step_ms", "float64", "ms", "Mean engine step", "tok_per_iter / (T x (n_in + n_out) / n_out)"),
+    Column("predicted_tflop_s", "float64", "TFLOP/s", "FLOPs by the model's shape", "requests/s x FLOPs a request"),
+    Column(
+        "predicted_read_gb_s", "float64", "GB/s", "Bytes read by the model's shape", "steps/s x W + requests/s x rest"
+    ),
+    Column("joule_per_output_token", "float64", "J", "Energy per output token", "energy_j / output_tokens_total"),
+    Column(
+        "identity_residual_medians_ms", "float64", "ms", "Medians do not add", "E2EL - TTFT - (n_out - 1) x TPOT, p50"
+    ),
+)
+
+_DERIVED = (
+    *_DERIVED_BOTH,
+    Column("roofline_floor_ms", "float64", "ms", "Least time of a decode step", "(W + C x ctx x k) / BW"),
+    Column("roofline_floor_at_running_mean_ms", "float64", "ms", "The same with the running mean for C"),
+    Column("predicted_decode_step_ms", "float64", "ms", "Decode step by the model's shape, without prefill"),
+    Column("predicted_output_tok_s_bound", "float64", "tok/s", "Throughput that step would give"),
     Column("kv_upper_bound_pct", "float64", "%", "KV pool with all at full length", "C x (n_in + n_out) / pool"),
     Column("kv_reconciled_pct", "float64", "%", "KV pool by the running batch", "running_mean x ctx / pool"),
-    Column("joule_per_output_token", "float64", "J", "Energy per output token", "energy_j / output_tokens_total"),
+    Column("kv_deviation_pct", "float64", "%", "kv_mean_pct against kv_reconciled_pct, relative"),
+    Column("kv_rounding_pct", "float64", "%", "Part of it that rounding to blocks and printed digits can explain"),
+    Column("kv_unexplained_pct", "float64", "%", "Part of it that nothing explains"),
+    Column("running_mean_refined", "float64", "requests", "Running mean by the KV pool", "kv_reconciled x pool / ctx"),
+    Column("ttft_rest_mean_ms", "float64", "ms", "Front end, IPC and network", "mean TTFT - queue - prefill"),
+    Column("little_from", "string", "", "What little_in_flight was computed from: mean or p50"),
+    Column("failed", "bool", "", "No request of the level succeeded"),
+    *(
+        Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; steady state only", c.formula)
+        for c in (*_DERIVED_BOTH, next(c for c in _CLOCK if c.name == "little_in_flight"))
+    ),
 )
 
 LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
@@ -421,7 +477,9 @@ LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
     "Server counters": _COUNTERS,
     "Hardware": _HARDWARE,
     "Client": _CLIENT,
+    "Server and hardware, steady state": _STEADY_SERVER,
     "Boot": _BOOT,
+    "Identity": _IDENTITY,
     "Derived": _DERIVED,
 }
 

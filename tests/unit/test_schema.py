@@ -54,7 +54,10 @@ def test_published_columns_are_in_the_contract() -> None:
         "running_mean waiting_peak waiting_steady_share_zero_pct kv_mean_pct kv_peak_pct preemptions tok_per_iter "
         "tflop_s read_gb_s write_gb_s power_w_mean temp_c_mean energy_j server_generation_tokens server_prompt_tokens "
         "queue_mean_ms prefill_mean_ms decode_mean_ms prefix_hits prefix_queries kv_pool_tokens boot_id requests "
-        "duration_s scaling_gain scaling_efficiency_pct"
+        "duration_s scaling_gain scaling_efficiency_pct marginal_tok_s_per_slot mfu_pct mbu_pct itl_p99_over_p50 "
+        "decode_p50_s ttft_share_pct kv_upper_bound_pct kv_reconciled_pct running_mean_refined roofline_floor_ms "
+        "roofline_attained_pct mean_step_ms predicted_tflop_s predicted_read_gb_s joule_per_output_token "
+        "itl_p99_jump_from_prev"
     )
     assert set(published.split()) <= set(NAMES)
 
