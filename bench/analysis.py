@@ -98,7 +98,7 @@ def analyse(folder: Path, concurrency: int) -> None:
         print(f"{name:<42}{now - last:8.2f} s")
         last = now
 
-    requests = schema.read("requests", folder / "requests.parquet")
+    requests = schema.read("requests", folder / "requests.parquet", without=("text", "error_message"))
     level = metrics.read({"level": concurrency}, requests, folder / "chunks.parquet", Window(requests))
     step("read, gaps, stalls")
     row = metrics.of_read(level)
@@ -112,8 +112,10 @@ def analyse(folder: Path, concurrency: int) -> None:
     step("timeline and histogram")
     if sum(buckets.column("tokens").to_pylist()) != row["output_tokens_total"]:
         raise ValueError("the buckets do not add up to the output tokens")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    peak = used.ru_maxrss / 2**20
     print(f"{'in all':<42}{time.monotonic() - begin:8.2f} s   (at most 20)")
+    print(f"{'CPU time, start of Python included':<42}{used.ru_utime + used.ru_stime:8.2f} s")
     print(f"{'peak memory':<42}{peak:8.2f} GiB (at most 2)")
     print(f"{'ITL samples':<42}{row['itl_samples']:8,}")
 

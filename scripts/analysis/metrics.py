@@ -18,6 +18,15 @@ from scripts.analysis.percentiles import PERCENTILES, quantile, summary, weighte
 from scripts.analysis.samples import NONE, Bool, Float, Int, Requests, Samples, read_samples, requests_of
 from scripts.analysis.schema import FAILURES
 
+CLIENT_COLUMNS = (
+    "stamp_source",
+    "read_lag_p50_ms",
+    "read_lag_p99_ms",
+    "read_lag_max_ms",
+    "itl_p99_reliable",
+    "client_limited",
+)
+
 Row = dict[str, float | int | None]
 
 
@@ -45,14 +54,22 @@ class Level:
 
 def of_level(
     cell: Mapping[str, Any], requests: pa.Table, chunks: pa.Table | str | Path, window: Window | None = None
-) -> Row:
+) -> dict[str, float | int | str | bool | None]:
     """Return the row of the levels table that can be computed from a level's requests and chunks.
 
-    ``cell`` is cell.json (its ``level`` is used); ``chunks`` a table or the path of the file, which is then read in
-    batches. ``window`` is the steady state; without it the ``steady_`` columns are None. Confidence intervals are apart
-    (``confidence.of_level``), since they cost more.
+    ``cell`` is cell.json (``level`` and the client's own block ``client`` are used); ``chunks`` a table or the path of
+    the file, which is then read in batches. ``window`` is the steady state (``steady.steady_window(requests, C)``);
+    without it the ``steady_`` columns are None. Confidence intervals are apart (``confidence.replicates``,
+    ``confidence.intervals``), since they cost more.
     """
-    return of_read(read(cell, requests, chunks, window))
+    return of_read(read(cell, requests, chunks, window)) | words(cell, window)
+
+
+def words(cell: Mapping[str, Any], window: Window | None = None) -> dict[str, float | int | str | bool | None]:
+    """Return what the client said of itself and what is to be said of the steady state."""
+    said = cell.get("client") or {}
+    row = {name: said.get(name) for name in CLIENT_COLUMNS}
+    return row | {f"steady_{name}": getattr(window, name, None) for name in ("reason", "warning")}
 
 
 def read(
@@ -61,7 +78,7 @@ def read(
     """Read a level's rows into arrays."""
     measured = requests_of(requests)
     samples = read_samples(measured, chunks)
-    warm = requests.filter(requests.column("warmup"))
+    warm = requests.select(["status"]).filter(requests.column("warmup"))
     start = None if window is None else window.start_ns
     end = None if window is None else window.end_ns
     return Level(
@@ -160,7 +177,7 @@ def latencies(requests: Requests, chosen: Bool) -> Row:
     row: Row = {}
     for name in ("ttft", "tpot", "e2el"):
         values: Float = getattr(requests, f"{name}_ms")[chosen]
-        row |= summary(np.sort(values[~np.isnan(values)]), name)
+        row |= summary(values[~np.isnan(values)], name)
     return row
 
 
@@ -168,11 +185,10 @@ def intervals(samples: Samples, inside: Bool | None = None) -> Row:
     """Return ITL (pooled gaps) and per-token ITL (gap / tokens, weighted by tokens), with the number of samples."""
     gap = samples.gap_ms if inside is None else samples.gap_ms[inside]
     tokens = samples.tokens if inside is None else samples.tokens[inside]
-    ordered = np.sort(gap)
     row: Row = {"itl_samples": len(gap)}
-    row |= summary(ordered, "itl")
+    row |= summary(gap, "itl")
     if np.all(tokens == 1):
-        row |= summary(ordered, "itl_token")
+        row |= {name.replace("itl_", "itl_token_"): row[name] for name in summary(gap[:0], "itl")}
     else:
         row |= weighted_summary(gap / tokens, tokens, "itl_token")
     if inside is None:
@@ -192,20 +208,21 @@ def stamp_bounds(samples: Samples) -> Row:
     lower end takes the samples S/n, 0, ... 0 and the upper end S, S/2, ... S/n; no way of placing the lost arrivals
     leaves that range.
     """
-    row: Row = {}
     if len(samples.lost.gaps) == 0:
-        ordered_low = ordered_high = np.sort(samples.gap_ms)
+        low = high = samples.gap_ms
     else:
         exact = samples.gap_ms[samples.exact]
         gaps = samples.lost.gaps
         first = np.cumsum(gaps) - gaps
         part = np.arange(int(gaps.sum())) - np.repeat(first, gaps) + 1
-        low = np.where(part == 1, np.repeat(samples.lost.low_ms / gaps, gaps), 0.0)
-        ordered_low = np.sort(np.concatenate([exact, low]))
-        ordered_high = np.sort(np.concatenate([exact, np.repeat(samples.lost.high_ms, gaps) / part]))
-    for name, share in PERCENTILES.items():
-        row[f"itl_{name}_stamp_min_ms"] = quantile(ordered_low, share)
-        row[f"itl_{name}_stamp_max_ms"] = quantile(ordered_high, share)
+        low = np.concatenate([exact, np.where(part == 1, np.repeat(samples.lost.low_ms / gaps, gaps), 0.0)])
+        high = np.concatenate([exact, np.repeat(samples.lost.high_ms, gaps) / part])
+    least = summary(low, "itl")
+    most = least if high is low else summary(high, "itl")
+    row: Row = {}
+    for name in PERCENTILES:
+        row[f"itl_{name}_stamp_min_ms"] = least[f"itl_{name}_ms"]
+        row[f"itl_{name}_stamp_max_ms"] = most[f"itl_{name}_ms"]
     return row
 
 

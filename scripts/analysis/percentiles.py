@@ -26,13 +26,13 @@ def quantile(ordered: npt.NDArray[Any], share: float) -> float | None:
     return low + (high - low) * part
 
 
-def summary(ordered: npt.NDArray[Any], prefix: str, unit: str = "ms") -> dict[str, float | None]:
-    """Return mean, p50, p90, p99, max of ascending values as ``<prefix>_<name>_<unit>``; None when empty."""
-    row: dict[str, float | None] = {f"{prefix}_mean_{unit}": float(ordered.mean()) if len(ordered) else None}
-    for name, share in PERCENTILES.items():
-        row[f"{prefix}_{name}_{unit}"] = quantile(ordered, share)
-    row[f"{prefix}_max_{unit}"] = float(ordered[-1]) if len(ordered) else None
-    return row
+def summary(values: npt.NDArray[Any], prefix: str, unit: str = "ms") -> dict[str, float | None]:
+    """Return mean, p50, p90, p99, max of values in any order as ``<prefix>_<name>_<unit>``; None when empty."""
+    names = ("mean", *PERCENTILES, "max")
+    if len(values) == 0:
+        return {f"{prefix}_{name}_{unit}": None for name in names}
+    found = [values.mean(), *np.quantile(values, list(PERCENTILES.values())), values.max()]
+    return {f"{prefix}_{name}_{unit}": float(value) for name, value in zip(names, found, strict=True)}
 
 
 def weighted_summary(

@@ -108,7 +108,8 @@ class Samples:
 
 def requests_of(table: pa.Table) -> Requests:
     """Return the measured requests of a ``requests`` table as arrays, ordered by ``request_id``."""
-    measured = table.filter(pc.invert(table.column("warmup"))).sort_by("request_id")
+    unused = [name for name in ("text", "error_message") if name in table.schema.names]  # long, and sorting copies
+    measured = table.drop_columns(unused).filter(pc.invert(table.column("warmup"))).sort_by("request_id")
 
     def integers(name: str) -> Int:
         column = pc.fill_null(pc.cast(measured.column(name), pa.int64()), NONE)

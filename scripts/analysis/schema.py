@@ -149,6 +149,7 @@ FAILURES = {
     "timeout_total": "the request took longer than the limit",
     "bad_frame": "a frame could not be read",
     "no_tokens": "the response ended well but held no token",
+    "interrupted": "the run was stopped while it was in flight",
 }
 
 _LATENCIES = {
@@ -164,9 +165,18 @@ _LATENCIES = {
 _STATISTICS = {"mean": "Mean", "p50": "Median", "p90": "90th percentile", "p99": "99th percentile", "max": "Largest"}
 
 
+_STEADY_ONLY = {False: "", True: "; steady state only"}
+
+
 def _latency(prefix: str = "") -> tuple[Column, ...]:
     return tuple(
-        Column(f"{prefix}{name}_{statistic}_ms", "float64", "ms", f"{word} of {meaning}", formula)
+        Column(
+            f"{prefix}{name}_{statistic}_ms",
+            "float64",
+            "ms",
+            f"{word} of {meaning}{_STEADY_ONLY[bool(prefix)]}",
+            formula,
+        )
         for name, (meaning, formula) in _LATENCIES.items()
         for statistic, word in _STATISTICS.items()
     )
@@ -244,7 +254,7 @@ _CLOCK = (
 )
 
 _STALLS = (
-    Column("stall_share_pct", "float64", "%", "ITL samples that hold another request's prefill (rule below)"),
+    Column("stall_share_pct", "float64", "%", "ITL samples that hold another request's prefill (rule above)"),
     Column("stall_share_expected_pct", "float64", "%", "Streams spread, one prompt a step", "(C - 1) / (n_out - 1)"),
     Column("stall_prefills_per_gap_pct", "float64", "%", "First tokens of others that fall into gaps, a gap"),
     Column("stall_prefills_per_stall", "float64", "", "First tokens of others in a gap that holds any"),
@@ -291,6 +301,8 @@ _STEADY = (
     Column("steady_output_tok_s", "float64", "tok/s", "Throughput", "steady_output_tokens_total / steady_duration_s"),
     Column("steady_prompt_tok_s", "float64", "tok/s", "Prompts whose first token came in it, over its length"),
     Column("steady_itl_samples", "int64", "gaps", "Gaps that end in it"),
+    Column("steady_reason", "string", "", "Why there is no steady state; null where there is one"),
+    Column("steady_warning", "string", "", "What is to be said of it: too short"),
     *_latency("steady_"),
     Column("steady_in_flight_mean", "float64", "requests", "In flight, time mean"),
     Column("steady_in_flight_peak", "int64", "requests", "In flight, most at once"),
@@ -327,23 +339,79 @@ _COUNTERS = (
 )
 
 _HARDWARE = (
-    Column("power_w_mean", "float64", "W", "Power, mean over the run, all devices"),
-    Column("power_w_max", "float64", "W", "Power, largest sample"),
-    Column("energy_j", "float64", "J", "Energy of the run, all devices"),
-    Column("temp_c_mean", "float64", "°C", "Temperature, mean over the run"),
-    Column("temp_c_max", "float64", "°C", "Temperature, largest sample"),
-    Column("sm_clock_mhz_mean", "float64", "MHz", "Clock of the multiprocessors, mean over the run"),
-    Column("sm_clock_mhz_min", "float64", "MHz", "The same, smallest sample"),
-    Column("memory_clock_mhz_min", "float64", "MHz", "Clock of the memory, smallest sample"),
-    Column("utilization_pct_mean", "float64", "%", "Share of time in which a kernel ran"),
-    Column("memory_used_bytes_max", "float64", "B", "Device memory in use, largest sample"),
-    Column("throttled", "bool", "", "Clocks were held down by heat or power in some sample"),
-    Column("host_cpu_pct_mean", "float64", "%", "CPU of the machine; 100 is one logical core"),
-    Column("server_cpu_pct_mean", "float64", "%", "CPU of the server; 100 is one logical core"),
-    Column("client_cpu_pct_mean", "float64", "%", "CPU of the client; 100 is one logical core"),
-    Column("client_cpu_pct_max", "float64", "%", "The same, largest sample"),
+    Column("window_s", "float64", "s", "Length of the window the telemetry is taken over"),
+    Column("gpu_count", "int64", "", "GPUs that held a process of the server"),
+    Column("power_w_mean", "float64", "W", "Power, time mean over the window, summed over GPUs"),
+    Column("power_w_max", "float64", "W", "Power, largest reading"),
+    Column("energy_j", "float64", "J", "Energy of the window, by the source that energy_source names"),
+    Column("energy_source", "string", "", "gpu_counter, gpu_power or cpu_package"),
+    Column("cpu_package_energy_j", "float64", "J", "Energy of the CPU packages"),
+    Column("temp_c_mean", "float64", "°C", "Temperature, time mean, of the hottest GPU"),
+    Column("temp_c_max", "float64", "°C", "Temperature, largest reading"),
+    Column("sm_clock_mhz_min", "float64", "MHz", "Clock of the multiprocessors, smallest reading"),
+    Column("sm_clock_mhz_mean", "float64", "MHz", "The same, mean of the slowest GPU"),
+    Column("sm_clock_mhz_max", "float64", "MHz", "The same, largest reading"),
+    Column("memory_clock_mhz_min", "float64", "MHz", "Clock of the memory, smallest reading"),
+    Column("gpu_utilization_pct", "float64", "%", "Share of time in which a kernel ran"),
+    Column("gpu_memory_peak_bytes", "float64", "B", "GPU memory in use, largest reading"),
+    Column("gpu_other_processes", "float64", "", "Compute processes that were not the server's, most at once"),
+    Column("throttled", "bool", "", "Some reading said that heat or power held the clocks down"),
+    Column("throttle_reasons", "string", "", "What held them down, in words"),
+    Column("throttled_frac", "float64", "", "Share of the readings that said so"),
+    Column("server_cpu_pct", "float64", "%", "CPU of the server; 100 is one logical core"),
+    Column("server_rss_peak_bytes", "float64", "B", "Resident memory of the server, largest reading"),
+    Column("server_threads_max", "float64", "", "Threads of the server, most at once"),
+    Column("client_cpu_pct", "float64", "%", "CPU of the client; 100 is one logical core"),
+    Column("client_rss_peak_bytes", "float64", "B", "Resident memory of the client, largest reading"),
+    Column("telemetry_cpu_pct", "float64", "%", "CPU of the sampler itself"),
+    Column("host_cpu_pct", "float64", "%", "CPU of the machine; 100 is one logical core"),
+    Column("host_steal_pct", "float64", "%", "CPU the hypervisor gave to others"),
+    Column("host_memory_peak_bytes", "float64", "B", "Memory in use on the machine, largest reading"),
+    Column("host_load1_max", "float64", "", "Load average over a minute, largest reading"),
+    Column("cpu_clock_mhz_min", "float64", "MHz", "Clock of the CPU, smallest reading"),
+    Column("cpu_clock_mhz_mean", "float64", "MHz", "Clock of the CPU, mean"),
+    Column("telemetry_samples", "int64", "", "Readings inside the window"),
+    Column("telemetry_hz", "float64", "1/s", "Readings a second"),
+    Column("telemetry_longest_hole_s", "float64", "s", "Longest time without a reading"),
+)
+
+_CLIENT = (
+    Column("stamp_source", "string", "", "Where arrival times come from: kernel or user"),
+    Column("read_lag_p50_ms", "float64", "ms", "How late the client read what the kernel had, median"),
+    Column("read_lag_p99_ms", "float64", "ms", "The same, 99th percentile"),
+    Column("read_lag_max_ms", "float64", "ms", "The same, largest"),
+    Column("itl_p99_reliable", "bool", "", "The clock was good enough for the p99 of ITL"),
     Column("client_limited", "bool", "", "The client was the limit at this level"),
-    Column("client_lag_p99_ms", "float64", "ms", "How late the client read what the kernel had, 99th percentile"),
+)
+
+_STEADY_SERVER = tuple(
+    Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; steady state only", c.formula)
+    for c in (*_COUNTERS, *_HARDWARE)
+    if c.name
+    in {
+        "running_mean",
+        "waiting_mean",
+        "kv_mean_pct",
+        "tok_per_iter",
+        "tflop_s",
+        "read_gb_s",
+        "write_gb_s",
+        "power_w_mean",
+        "energy_j",
+        "temp_c_mean",
+    }
+)
+
+_IDENTITY = (
+    Column("machine", "string", "", "Machine the level was measured on"),
+    Column("round", "string", "", "Round it belongs to"),
+    Column("sweep", "string", "", "Server configuration and workload"),
+    Column("engine", "string", "", "Engine of the server"),
+    Column("run_id", "string", "", "Measurement it comes from"),
+    Column("started_at", "string", "", "Wall clock at its start"),
+    Column("order", "int64", "", "Place of the level in the order of measuring"),
+    Column("status", "string", "", "ok or failed: no request succeeded"),
+    Column("invalid_reason", "string", "", "Why its numbers must not be used; null where they may"),
 )
 
 _BOOT = (
@@ -351,7 +419,7 @@ _BOOT = (
     Column("boot_id", "string", "", "Boot the level was measured on"),
 )
 
-_DERIVED = (
+_DERIVED_BOTH = (
     Column("scaling_gain", "float64", "x", "Throughput over that of one stream", "T(C) / T(1)"),
     Column("scaling_efficiency_pct", "float64", "%", "Throughput over linear scaling", "T(C) / (C x T(1))"),
     Column("marginal_tok_s_per_slot", "float64", "tok/s", "What one more slot brings", "(T(C) - T(C')) / (C - C')"),
@@ -363,12 +431,38 @@ _DERIVED = (
     Column("ttft_share_pct", "float64", "%", "Part of TTFT in E2EL", "ttft_p50_ms / e2el_p50_ms"),
     Column("mfu_pct", "float64", "%", "Use of the compute peak (estimated counters)", "tflop_s / peak"),
     Column("mbu_pct", "float64", "%", "Use of the bandwidth peak (estimated counters, reads)", "read_gb_s / peak"),
-    Column("roofline_floor_ms", "float64", "ms", "Least time of a decode step", "(W + C x ctx x k) / BW"),
     Column("roofline_attained_pct", "float64", "%", "How near a decode step comes", "roofline_floor_ms / itl_p50_ms"),
+    Column("roofline_attained_at_running_mean_pct", "float64", "%", "The same with the running mean for C"),
     Column("mean_step_ms", "float64", "ms", "Mean engine step", "tok_per_iter / (T x (n_in + n_out) / n_out)"),
+    Column("predicted_tflop_s", "float64", "TFLOP/s", "FLOPs by the model's shape", "requests/s x FLOPs a request"),
+    Column(
+        "predicted_read_gb_s", "float64", "GB/s", "Bytes read by the model's shape", "steps/s x W + requests/s x rest"
+    ),
+    Column("joule_per_output_token", "float64", "J", "Energy per output token", "energy_j / output_tokens_total"),
+    Column(
+        "identity_residual_medians_ms", "float64", "ms", "Medians do not add", "E2EL - TTFT - (n_out - 1) x TPOT, p50"
+    ),
+)
+
+_DERIVED = (
+    *_DERIVED_BOTH,
+    Column("roofline_floor_ms", "float64", "ms", "Least time of a decode step", "(W + C x ctx x k) / BW"),
+    Column("roofline_floor_at_running_mean_ms", "float64", "ms", "The same with the running mean for C"),
+    Column("predicted_decode_step_ms", "float64", "ms", "Decode step by the model's shape, without prefill"),
+    Column("predicted_output_tok_s_bound", "float64", "tok/s", "Throughput that step would give"),
     Column("kv_upper_bound_pct", "float64", "%", "KV pool with all at full length", "C x (n_in + n_out) / pool"),
     Column("kv_reconciled_pct", "float64", "%", "KV pool by the running batch", "running_mean x ctx / pool"),
-    Column("joule_per_output_token", "float64", "J", "Energy per output token", "energy_j / output_tokens_total"),
+    Column("kv_deviation_pct", "float64", "%", "kv_mean_pct against kv_reconciled_pct, relative"),
+    Column("kv_rounding_pct", "float64", "%", "Part of it that rounding to blocks and printed digits can explain"),
+    Column("kv_unexplained_pct", "float64", "%", "Part of it that nothing explains"),
+    Column("running_mean_refined", "float64", "requests", "Running mean by the KV pool", "kv_reconciled x pool / ctx"),
+    Column("ttft_rest_mean_ms", "float64", "ms", "Front end, IPC and network", "mean TTFT - queue - prefill"),
+    Column("little_from", "string", "", "What little_in_flight was computed from: mean or p50"),
+    Column("failed", "bool", "", "No request of the level succeeded"),
+    *(
+        Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; steady state only", c.formula)
+        for c in (*_DERIVED_BOTH, next(c for c in _CLOCK if c.name == "little_in_flight"))
+    ),
 )
 
 LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
@@ -381,8 +475,11 @@ LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
     "Steady state": _STEADY,
     "Confidence": _CONFIDENCE,
     "Server counters": _COUNTERS,
-    "Hardware and client": _HARDWARE,
+    "Hardware": _HARDWARE,
+    "Client": _CLIENT,
+    "Server and hardware, steady state": _STEADY_SERVER,
     "Boot": _BOOT,
+    "Identity": _IDENTITY,
     "Derived": _DERIVED,
 }
 
@@ -420,12 +517,18 @@ def arrow(table: str) -> "pa.Schema":
     return pa.schema([pa.field(c.name, pa.type_for_alias(c.type), c.nullable) for c in TABLES[table]])
 
 
-def read(table: str, path: str | Path) -> "pa.Table":
-    """Read a parquet file and check it against the contract: no column missing, types equal; extra ones are kept."""
+def read(table: str, path: str | Path, without: Sequence[str] = ()) -> "pa.Table":
+    """Read a parquet file and check it against the contract: no column missing, types equal; extra ones are kept.
+
+    ``without`` names columns that are not needed and not read (such as the long ``text`` of requests).
+    """
     import pyarrow.parquet as pq
 
-    found = pq.read_table(path)
+    with pq.ParquetFile(path) as file:
+        found = file.read(columns=[name for name in file.schema_arrow.names if name not in without])
     for field in arrow(table):
+        if field.name in without:
+            continue
         if field.name not in found.schema.names:
             raise ValueError(f"{path}: column {field.name!r} of table {table!r} is missing; found {found.schema.names}")
         have = found.schema.field(field.name).type
@@ -489,6 +592,9 @@ def _array(values: list[Any], field: "pa.Field", table: str) -> "pa.Array":
     import pyarrow as pa
 
     clean = [_plain(v, field.type) for v in values]
+    cut = next((v for v in clean if isinstance(v, float) and pa.types.is_integer(field.type)), None)
+    if cut is not None:  # Arrow would cut it off without a word
+        raise ValueError(f"table {table!r}: column {field.name!r} is {field.type}: {cut!r} is not a whole number")
     try:
         return pa.array(clean, field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -23,7 +23,7 @@ In a closed loop each prefill is seen by the other C - 1 streams once in n_out t
 one prompt a step the share is (C - 1) / (n_out - 1). Streams that started together end together: then several prompts
 share a step (``stall_prefills_per_stall``), and a stream that still waits for its own first token does not see the
 prefills of the others, so the share stays below that; prompts computed over several steps put it above.
-``stall_prefills_per_gap_pct`` counts first tokens instead of gaps: (C - 1) / (n_out - 1) is its ceiling.
+``stall_prefills_per_gap_pct`` counts first tokens instead of gaps, so it does not fall when prompts share a step.
 """
 
 from collections.abc import Mapping

@@ -21,6 +21,8 @@ class Window:
 
     start_ns: int | None
     end_ns: int | None
+    reason: str | None = None
+    warning: str | None = None
 
 
 def two_requests() -> tuple[pa.Table, pa.Table]:
@@ -336,3 +338,19 @@ def test_client_columns() -> None:
     assert row["client_delay_max_ms"] == 3
     assert row["connections_opened"] == 1
     assert row["stale_retries"] == 2
+
+
+def test_words_of_the_client_and_of_the_steady_state() -> None:
+    requests, chunks = two_requests()
+    window = Window(None, None, reason="only 1 of 2 slots were ever busy")
+    cell = {"level": 2, "client": {"stamp_source": "user", "read_lag_p99_ms": 1.5, "client_limited": True, "reads": 3}}
+    row = metrics.of_level(cell, requests, chunks, window)
+    assert row["stamp_source"] == "user"
+    assert row["read_lag_p99_ms"] == 1.5
+    assert row["client_limited"] is True
+    assert row["itl_p99_reliable"] is None
+    assert row["steady_reason"] == "only 1 of 2 slots were ever busy"
+    assert row["steady_warning"] is None
+    without = metrics.of_level({"level": 2}, requests, chunks)
+    assert without["stamp_source"] is without["steady_reason"] is None
+    assert list(without) == list(row)
