@@ -87,8 +87,9 @@ LISTS: dict[str, Callable[[Sequence[Any]], str]] = {
 class _Formatter(string.Formatter):
     """Fill ``{name:metric}``; a missing value shows as the language's word for it."""
 
-    def __init__(self, missing: str) -> None:
-        self.missing = missing
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self.missing = str(lookup("missing", language))
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if _is_missing(value):
@@ -96,7 +97,9 @@ class _Formatter(string.Formatter):
         if not format_spec:
             return str(value)
         if format_spec in LISTS:
-            return LISTS[format_spec](value)
+            # what is not recorded is named in the reader's language; lines of settings stay as they are
+            items = [input_name(item, self.language) if isinstance(item, str) else item for item in value]
+            return LISTS[format_spec](items)
         parsed = number(value)
         if parsed is None:
             if format_spec == "plain":
@@ -148,7 +151,7 @@ def fill(key: str, language: str, **numbers: Any) -> str:
 
 def sentences(template: str | Sequence[str], language: str, numbers: Mapping[str, Any]) -> list[str]:
     """Fill a template, or the items of a paragraph: a further item is left out when one of its numbers is missing."""
-    formatter = _Formatter(str(lookup("missing", language)))
+    formatter = _Formatter(language)
     if isinstance(template, str):
         return [formatter.vformat(template, (), numbers)]
     return [
@@ -165,7 +168,7 @@ def _joined(parts: Sequence[str], language: str) -> str:
 
 def shown(metric: str, value: Any, language: str = "en") -> str:
     """Return one value by its metric's formatter, the language's word when it is missing."""
-    return _Formatter(str(lookup("missing", language))).format_field(value, metric)
+    return _Formatter(language).format_field(value, metric)
 
 
 def input_name(name: str, language: str) -> str:
