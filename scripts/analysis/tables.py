@@ -80,8 +80,34 @@ RECONCILE = (
     "kv_upper_bound_pct",
     "kv_peak_pct",
 )
-FULL = ("C", "requests", "duration_s", "output_tok_s", "scaling_efficiency_pct", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "itl_p50_ms", "itl_p99_ms", "e2el_p50_ms", "kv_upper_bound_pct", "kv_mean_pct", "preemptions")  # fmt: skip
-STEADY = ("C", "duration_s", "output_tok_s", "scaling_efficiency_pct", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "itl_p50_ms", "itl_p99_ms", "e2el_p50_ms")  # fmt: skip
+FULL = (
+    "C",
+    "requests",
+    "duration_s",
+    "output_tok_s",
+    "scaling_efficiency_pct",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_p50_ms",
+    "itl_p50_ms",
+    "itl_p99_ms",
+    "e2el_p50_ms",
+    "kv_upper_bound_pct",
+    "kv_mean_pct",
+    "preemptions",
+)
+STEADY = (
+    "C",
+    "duration_s",
+    "output_tok_s",
+    "scaling_efficiency_pct",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_p50_ms",
+    "itl_p50_ms",
+    "itl_p99_ms",
+    "e2el_p50_ms",
+)
 GLOSSARY = (
     ("ttft", "ttft_p50_ms", "ms"),
     ("itl", "itl_p50_ms", "itl_ms"),
@@ -120,7 +146,15 @@ class Table:
     note: str = ""
 
 
-def _table(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], language: str, note: str = "", shown: Sequence[Mapping[str, str]] | None = None) -> Table:  # fmt: skip
+def _table(
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    language: str,
+    note: str = "",
+    *,
+    shown: Sequence[Mapping[str, str]] | None = None,
+) -> Table:
     """Make a table of ``rows``; ``shown`` gives cells that are not shown by their column's formatter."""
     import pandas as pd
 
@@ -213,7 +247,7 @@ def memory_account(derived: Derived, language: str = "en") -> Table:
     rows.append(verdict)
     shown.append({name: _truth(verdict[name], language) for name in ("this_round", "previous_round", "delta")})
     note = texts.fill("notes.memory_account", language)
-    return _table("memory_account", columns, rows, language, note, shown)
+    return _table("memory_account", columns, rows, language, note, shown=shown)
 
 
 def _truth(value: Any, language: str) -> str:
@@ -243,7 +277,7 @@ def slo(derived: Derived, language: str = "en", prefix: str = "") -> Table:
         )
         rows.append({**row, "note": note})
         shown.append({"status": str(texts.lookup(f"generic.{word}", language)), "note": note})
-    return _table("slo", columns, rows, language, texts.fill("notes.slo", language), shown)
+    return _table("slo", columns, rows, language, texts.fill("notes.slo", language), shown=shown)
 
 
 def full(derived: Derived, language: str = "en") -> Table:
@@ -292,7 +326,7 @@ def audits(findings: Sequence[Finding], language: str = "en", kind: str = "audit
     ]
     columns = ("id", "title", "outcome", "text", "bars") if kind == "audit" else ("id", "title", "outcome", "text")
     shown = [{"bars": row["bars"]} for row in rows]
-    return _table({"audit": "audits"}.get(kind, f"{kind}s"), columns, rows, language, "", shown)
+    return _table({"audit": "audits"}.get(kind, f"{kind}s"), columns, rows, language, "", shown=shown)
 
 
 def deltas(comparison: Comparison, language: str = "en") -> Table:
@@ -324,7 +358,7 @@ def deltas(comparison: Comparison, language: str = "en") -> Table:
             }
         )
     columns = ("C", "metric", "before", "after", "delta", "band", "verdict", "note")
-    return _table("deltas", columns, rows, language, "", shown)
+    return _table("deltas", columns, rows, language, "", shown=shown)
 
 
 def every(

@@ -399,7 +399,9 @@ def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> It
     onset = sweep["rules"]["jitter_onset"]
     barring = by_id.get("F4")
     if barring is not None and barring.barred_by:
-        yield "jitter_unknown", {"inputs": _inputs(barring.barred_by, language)}
+        yield "jitter_barred", {"audits": str(lookup("generic.and", language)).join(barring.barred_by)}
+    elif len(derived.rows) == 1 and onset["status"] != NOT_EVALUABLE:
+        yield "jitter_one", {"top": top["C"], "ratio": get(top, "itl_p99_over_p50")}
     elif onset["status"] == "found":
         yield "jitter", {"onset": onset["value"], "ratio": get(derived.row(onset["value"]), "itl_p99_over_p50")}
     elif onset["status"] == "none":
@@ -416,7 +418,7 @@ def _throughput_verdict(
     """Yield whether throughput is saturated; nothing is claimed when an audit bars it."""
     rule, finding = sweep["rules"]["saturated"], by_id.get("F1")
     if finding is not None and finding.barred_by:
-        yield "saturation_unknown", {"inputs": _inputs(finding.barred_by, language)}
+        yield "saturation_barred", {"audits": str(lookup("generic.and", language)).join(finding.barred_by)}
     elif rule["status"] == NOT_EVALUABLE:
         yield "saturation_unknown", {"inputs": _inputs(rule["missing"], language)}
     elif rule["value"]:
@@ -443,6 +445,7 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
     """Return the recommended point and the four KPI cards."""
     sweep, by_id = derived.sweep, {finding.id: finding for finding in findings}
     top, single, worst = derived.row(sweep["top"]), derived.row(1), sweep["worst_unevenness"]
+    highest = top.get("C", derived.rows[-1]["C"])
     point = by_id.get("F13")
     numbers: dict[str, Any] = {
         **(point.numbers if point else {}),
@@ -463,10 +466,10 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
         "gain": (
             get(top, "scaling_gain"),
             {
-                "top": top.get("C"),
+                "top": highest,
                 "gain": get(top, "scaling_gain"),
                 "factor": top.get("C"),
-                "marginal": get(top, "marginal_tok_s_per_slot"),
+                "marginal": get(top, "marginal_tok_s_per_slot") if len(derived.rows) > 1 else None,
             },
             "line",
         ),
@@ -478,7 +481,7 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
         "kv": (
             get(top, "kv_mean_pct"),
             {
-                "top": top.get("C"),
+                "top": highest,
                 "kv_mean_pct": get(top, "kv_mean_pct"),
                 "kv_bound_pct": get(top, "kv_upper_bound_pct"),
                 "kv_peak_pct": get(top, "kv_peak_pct"),
@@ -489,7 +492,7 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
     for name, (value, fills, line) in values.items():
         text = lookup(f"cards.{name}", language)
         known = value is not None
-        bad = name == "jitter" and sweep["jitter_onset"] is not None
+        bad = (name == "jitter" and sweep["jitter_onset"] is not None) or (name == "kv" and sweep["kv_wall"] is True)
         first.append(
             Card(
                 name,
