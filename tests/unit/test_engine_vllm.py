@@ -234,6 +234,9 @@ def test_secrets_are_refused_in_the_settings_and_handed_through(program: str, mo
     assert command.secret_env == ("VLLM_API_KEY",)
     assert "topsecret" not in repr(command) + json.dumps(resolved)
     assert ENGINE.headers(resolved) == {"Authorization": "Bearer topsecret"}
+    with pytest.raises(SweepError, match="reads its key from VLLM_API_KEY"):
+        resolve(program, api_key_env="MY_KEY")
+    assert resolve(program, api_key_env="VLLM_API_KEY") == resolved
     monkeypatch.delenv("VLLM_API_KEY")
     assert ENGINE.headers(resolved) == {}
 

@@ -38,7 +38,8 @@ NOT_NEGATABLE = frozenset(
     {"headless", "grpc", "stats", "aggregate-engine-logging", "data-parallel-multi-port-external-lb"}
 )
 """Switches that have no ``--no-`` form in any version; false leaves them out. So have all that begin with disable-."""
-SECRETS = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+API_KEY = "VLLM_API_KEY"
+SECRETS = (API_KEY, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIALS?)$", re.IGNORECASE)
 BYTES = {
     "": 1,
@@ -82,6 +83,10 @@ class VllmEngine:
         version = vllm_version.parse(written)
         if version is None or version < vllm_version.OLDEST:
             raise SweepError(f"vLLM {written} is not supported; versions from {vllm_version.OLDEST} on are")
+        if server.get("api_key_env") not in (None, API_KEY):
+            raise SweepError(
+                f"server.api_key_env: vLLM reads its key from {API_KEY}; export that, and leave the setting out"
+            )
         environment = {str(key): str(value) for key, value in dict(server.get("environment") or {}).items()}
         for key in environment:
             if SECRET_NAME.search(key):
@@ -102,7 +107,6 @@ class VllmEngine:
             "model": str(model),
             "arguments": arguments,
             "environment": environment,
-            "api_key_env": server.get("api_key_env"),
             "port": server.get("port"),
         }
 
@@ -121,9 +125,7 @@ class VllmEngine:
         named = any("{model}" in word for word in prefix)
         words = {"{port}": str(port), "{host}": host, "{model}": model}
         argv = [_replace(word, words) for word in prefix]
-        secrets = tuple(
-            dict.fromkeys(name for name in (*SECRETS, resolved.get("api_key_env")) if name and name in os.environ)
-        )
+        secrets = tuple(name for name in SECRETS if name in os.environ)
         environment = dict(resolved["environment"])
         if container:
             at = argv.index("run") + 1
@@ -147,10 +149,7 @@ class VllmEngine:
             return None
         answer = http.ask(f"{base_url}/v1/models", self.headers(resolved))
         if answer.status in (401, 403):
-            raise SweepError(
-                f"the server at {base_url} wants an API key (status {answer.status}); export VLLM_API_KEY, or name "
-                "another variable in server.api_key_env"
-            )
+            raise SweepError(f"the server at {base_url} wants an API key (status {answer.status}); export VLLM_API_KEY")
         names = openai_api.models(answer)
         wanted = served_names(resolved)
         if names and wanted and not set(names) & set(wanted):
@@ -188,8 +187,7 @@ class VllmEngine:
 
     def headers(self, resolved: Mapping[str, Any]) -> dict[str, str]:
         """Return the bearer header when the server was started with a key."""
-        named = resolved.get("api_key_env") or "VLLM_API_KEY"
-        return openai_api.bearer(str(named)) if named in os.environ else {}
+        return openai_api.bearer(API_KEY)
 
     def scrape_targets(self, base_url: str, resolved: Mapping[str, Any]) -> dict[str, str]:
         """Return /metrics."""
