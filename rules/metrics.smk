@@ -13,10 +13,12 @@ rule compute_metrics:
         library=library("compute_metrics"),
     output:
         metrics="results/metrics/{machine}/{round}/{sweep}/c{level}/metrics.parquet",
-        histogram="results/metrics/{machine}/{round}/{sweep}/c{level}/itl_histogram.parquet",
+        itl_histogram="results/metrics/{machine}/{round}/{sweep}/c{level}/itl_histogram.parquet",
         launch="results/metrics/{machine}/{round}/{sweep}/c{level}/launch.parquet",
         replicates="results/metrics/{machine}/{round}/{sweep}/c{level}/replicates.parquet",
-        timeline="results/metrics/{machine}/{round}/{sweep}/c{level}/timeline.parquet",
+        request_spans="results/metrics/{machine}/{round}/{sweep}/c{level}/request_spans.parquet",
+        stall_spans="results/metrics/{machine}/{round}/{sweep}/c{level}/stall_spans.parquet",
+        token_rate="results/metrics/{machine}/{round}/{sweep}/c{level}/token_rate.parquet",
     log:
         "logs/compute_metrics/{machine}/{round}/{sweep}/c{level}.log",
     conda:

@@ -167,9 +167,8 @@ def _measure(
         telemetry.start()
         problem: list[str | None] = []
         closing.callback(lambda: problem.append(telemetry.stop()))
-        bar = progress.Progress(f"{job.sweep.round}/{job.sweep.name} C={job.level}")
-        with bar:
-            result = load.run(spec, run, on_progress=bar.update, stop=stop, before_load=before)
+        with progress.Bar(f"  {job.sweep.round}/{job.sweep.name} C={job.level}") as bar:
+            result = load.run(spec, run, on_progress=bar, stop=stop, before_load=before)
         scraper.stop()
         if not death:
             window["drained_after"] = scraper.drained(_in_flight, float(limits["drain_s"]))

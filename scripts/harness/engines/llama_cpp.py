@@ -114,7 +114,7 @@ class LlamaCppEngine:
         """Read the reason from the server's log."""
         from scripts.harness import startup_log
 
-        return Failure(**startup_log.explain(log_text, returncode, self.name))
+        return Failure.of(startup_log.explain(log_text, returncode, self.name))
 
     def read_startup_log(self, log_text: str) -> dict[str, Any]:
         """See ``scripts.harness.startup_log``."""

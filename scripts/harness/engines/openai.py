@@ -81,7 +81,7 @@ class OpenaiEngine:
         if log_text.strip():
             from scripts.harness import startup_log
 
-            return Failure(**startup_log.explain(log_text, returncode, "vllm"))
+            return Failure.of(startup_log.explain(log_text, returncode, "vllm"))
         return Failure(
             "server_gone", "the server stopped answering", "look at the server's own log; name it in server.log"
         )

@@ -163,7 +163,7 @@ class VllmEngine:
         """Read the reason from the server's log."""
         from scripts.harness import startup_log
 
-        return Failure(**startup_log.explain(log_text, returncode, self.name))
+        return Failure.of(startup_log.explain(log_text, returncode, self.name))
 
     def read_startup_log(self, log_text: str) -> dict[str, Any]:
         """See ``scripts.harness.startup_log``."""
