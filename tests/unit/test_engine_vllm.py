@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scripts.harness import process
 from scripts.harness.engines import vllm as vllm_module
 from scripts.harness.engines import vllm_version
 from scripts.harness.engines.vllm import VllmEngine, context_length, memory_bytes, normalise, spell, version_in_log
@@ -197,7 +198,8 @@ def test_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_topsecret")
     resolved, command = docker(tmp_path, "-p", "127.0.0.1:{port}:{port}", environment={"VLLM_X": "1"})
     assert resolved["version"] == "0.27.1"
-    assert list(command.argv[1:8]) == ["run", "--env", "VLLM_X", "--env", "VLLM_NO_USAGE_STATS", "--env", "HF_TOKEN"]
+    assert list(command.argv[1:8]) == ["run", "--env", process.TOKEN, "--env", "VLLM_X", "--env", "VLLM_NO_USAGE_STATS"]
+    assert list(command.argv[8:11]) == ["--env", "HF_TOKEN", "--rm"]
     at = command.argv.index("vllm/vllm-openai:v0.27.1")
     assert list(command.argv[at - 2 : at + 7]) == [
         "-p", "127.0.0.1:8123:8123", "vllm/vllm-openai:v0.27.1", "--model", "a/b", "--host", "0.0.0.0",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.harness import process
 from scripts.harness.engines import http, openai_api, vllm_version
 from scripts.harness.engines.base import Command, Failure
 from scripts.harness.engines.vllm_version import Version
@@ -22,7 +23,14 @@ ALIASES = {
     "tp": "tensor-parallel-size",
     "pp": "pipeline-parallel-size",
     "dp": "data-parallel-size",
+    "pcp": "prefill-context-parallel-size",
+    "dcp": "decode-context-parallel-size",
+    "ep": "enable-expert-parallel",
+    "asc": "api-server-count",
     "q": "quantization",
+    "sc": "speculative-config",
+    "cc": "compilation-config",
+    "ac": "attention-config",
 }
 SET_ELSEWHERE = {
     "host": "the pipeline sets it",
@@ -115,7 +123,7 @@ class VllmEngine:
 
         ``{port}``, ``{host}`` and ``{model}`` in the prefix are replaced; with ``{model}`` there, the model is not
         given again. A container listens on all its addresses unless it shares the machine's network, and gets the
-        environment by name.
+        environment by name, the pipeline's mark included: it is what left-over processes are found by.
         """
         version = vllm_version.parse(str(resolved["version"])) or vllm_version.OLDEST
         prefix = [str(word) for word in resolved["command"]]
@@ -129,7 +137,7 @@ class VllmEngine:
         environment = dict(resolved["environment"])
         if container:
             at = argv.index("run") + 1
-            passed = [word for name in (*environment, *secrets) for word in ("--env", name)]
+            passed = [word for name in (process.TOKEN, *environment, *secrets) for word in ("--env", name)]
             argv[at:at] = passed
         if not named:
             argv += [model] if prefix[-1] == "serve" else ["--model", model]
