@@ -199,7 +199,7 @@ def test_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolved, command = docker(tmp_path, "-p", "127.0.0.1:{port}:{port}", environment={"VLLM_X": "1"})
     assert resolved["version"] == "0.27.1"
     assert list(command.argv[1:8]) == ["run", "--env", process.TOKEN, "--env", "VLLM_X", "--env", "VLLM_NO_USAGE_STATS"]
-    assert list(command.argv[8:11]) == ["--env", "HF_TOKEN", "--rm"]
+    assert list(command.argv[8:13]) == ["--env", "SPT_NOENV", "--env", "HF_TOKEN", "--rm"]
     at = command.argv.index("vllm/vllm-openai:v0.27.1")
     assert list(command.argv[at - 2 : at + 7]) == [
         "-p", "127.0.0.1:8123:8123", "vllm/vllm-openai:v0.27.1", "--model", "a/b", "--host", "0.0.0.0",
@@ -363,6 +363,13 @@ def test_default_command_is_vllm_serve(program: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(Path(program).parent))
     resolved = ENGINE.resolve({"command": None, "version": "0.27.1", "model": "a/b"}, WORKLOAD, [1])
     assert resolved["command"] == list(vllm_module.DEFAULT_COMMAND) == ["vllm", "serve"]
+
+
+def test_environment_of_the_user_wins(program: str) -> None:
+    resolved = resolve(program, environment={"SPT_NOENV": "0", "CUDA_VISIBLE_DEVICES": "1"})
+    expected = {"SPT_NOENV": "0", "CUDA_VISIBLE_DEVICES": "1", "VLLM_NO_USAGE_STATS": "1"}
+    assert resolved["environment"] == expected
+    assert ENGINE.command(resolved, "127.0.0.1", 1).env == expected
 
 
 def test_settings_are_plain_values(program: str) -> None:

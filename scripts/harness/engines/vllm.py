@@ -46,6 +46,9 @@ NOT_NEGATABLE = frozenset(
     {"headless", "grpc", "stats", "aggregate-engine-logging", "data-parallel-multi-port-external-lb"}
 )
 """Switches that have no ``--no-`` form in any version; false leaves them out. So have all that begin with disable-."""
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "SPT_NOENV": "1"}
+"""Nothing leaves the machine during a measurement; and the engine core, which renames itself, keeps its environment
+readable: by the mark in it, left-over processes are found and ended."""
 API_KEY = "VLLM_API_KEY"
 SECRETS = (API_KEY, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIALS?)$", re.IGNORECASE)
@@ -102,7 +105,8 @@ class VllmEngine:
                     f"server.environment: {key} looks like a secret, and this section is stored with every "
                     "measurement; export it in the shell that starts the run instead"
                 )
-        environment.setdefault("VLLM_NO_USAGE_STATS", "1")  # nothing leaves the machine during a measurement
+        for key, value in QUIET.items():
+            environment.setdefault(key, value)
         arguments = normalise(dict(server.get("arguments") or {}))
         for name, instead in SET_ELSEWHERE.items():
             if name in arguments:
