@@ -1,10 +1,6 @@
 """The engine for servers somebody else started: attach, keys that are never kept, KV pool from the metrics page."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +8,7 @@ import pytest
 
 from scripts.harness.engines.openai import OpenaiEngine, pool_of
 from scripts.harness.errors import SweepError
+from tests.unit.http_double import listing, server
 
 ENGINE = OpenaiEngine()
 WORKLOAD = {
@@ -23,61 +20,18 @@ def resolve(**server: Any) -> dict[str, Any]:
     return ENGINE.resolve({"url": "http://127.0.0.1:8000", **server}, WORKLOAD, [1, 2])
 
 
-class Double:
-    """A server that answers from a table and remembers what it was asked."""
-
-    def __init__(self, pages: dict[str, tuple[int, str]]) -> None:
-        self.pages = pages
-        self.asked: list[tuple[str, str | None, Any]] = []
-        self.url = ""
-
-
-@contextmanager
-def server(pages: dict[str, tuple[int, str]]) -> Iterator[Double]:
-    double = Double(pages)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
-            double.asked.append((self.path, self.headers.get("Authorization"), body))
-            status, text = double.pages.get(self.path, (404, ""))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    double.url = f"http://127.0.0.1:{httpd.server_port}"
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield double
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
-
-
-def listing(*names: str) -> tuple[int, str]:
-    return 200, json.dumps({"data": [{"id": name} for name in names]})
-
-
 def test_addresses() -> None:
     for url in ("http://h:1/v1/", "http://h:1/", "http://h:1"):
         assert ENGINE.base_url(resolve(url=url), "127.0.0.1", 0) == "http://h:1"
-    for url, reason in (
+    refused: list[tuple[str | None, str]] = [
         (None, "missing"),
         ("h:1", "expected http"),
         ("ftp://h", "expected http"),
         ("http://", "expected"),
-    ):
+    ]
+    for address, reason in refused:
         with pytest.raises(SweepError, match=reason):
-            resolve(url=url)
+            resolve(url=address)
 
 
 @pytest.mark.parametrize("url", ["http://me:topsecret@h:1", "https://topsecret@h", "https://h/?key=topsecret"])
@@ -135,8 +89,6 @@ def test_settings_of_other_engines_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text("x")
     assert resolve(log=str(log), arguments={}, environment={}, command=None)["log"] == str(log)
-    with pytest.raises(SweepError, match="chat endpoint takes no token ids"):
-        ENGINE.resolve({"url": "http://h"}, {**WORKLOAD, "endpoint": "chat"}, [1])
     with pytest.raises(SweepError, match="not started by the pipeline"):
         ENGINE.command(resolve(), "127.0.0.1", 1)
 

@@ -3,20 +3,18 @@
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.harness import process
 from scripts.harness.engines import vllm as vllm_module
 from scripts.harness.engines import vllm_version
 from scripts.harness.engines.vllm import VllmEngine, context_length, memory_bytes, normalise, spell, version_in_log
 from scripts.harness.engines.vllm_version import Version
 from scripts.harness.errors import SweepError
+from tests.unit.http_double import listing, server
 
 ENGINE = VllmEngine()
 WORKLOAD = {"input_tokens": 1000, "output_tokens": 24, "endpoint": "completions", "prompt": "token_ids"}
@@ -200,7 +198,8 @@ def test_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_topsecret")
     resolved, command = docker(tmp_path, "-p", "127.0.0.1:{port}:{port}", environment={"VLLM_X": "1"})
     assert resolved["version"] == "0.27.1"
-    assert list(command.argv[1:8]) == ["run", "--env", "VLLM_X", "--env", "VLLM_NO_USAGE_STATS", "--env", "HF_TOKEN"]
+    assert list(command.argv[1:8]) == ["run", "--env", process.TOKEN, "--env", "VLLM_X", "--env", "VLLM_NO_USAGE_STATS"]
+    assert list(command.argv[8:13]) == ["--env", "SPT_NOENV", "--env", "HF_TOKEN", "--rm"]
     at = command.argv.index("vllm/vllm-openai:v0.27.1")
     assert list(command.argv[at - 2 : at + 7]) == [
         "-p", "127.0.0.1:8123:8123", "vllm/vllm-openai:v0.27.1", "--model", "a/b", "--host", "0.0.0.0",
@@ -237,6 +236,9 @@ def test_secrets_are_refused_in_the_settings_and_handed_through(program: str, mo
     assert command.secret_env == ("VLLM_API_KEY",)
     assert "topsecret" not in repr(command) + json.dumps(resolved)
     assert ENGINE.headers(resolved) == {"Authorization": "Bearer topsecret"}
+    with pytest.raises(SweepError, match="reads its key from VLLM_API_KEY"):
+        resolve(program, api_key_env="MY_KEY")
+    assert resolve(program, api_key_env="VLLM_API_KEY") == resolved
     monkeypatch.delenv("VLLM_API_KEY")
     assert ENGINE.headers(resolved) == {}
 
@@ -318,63 +320,34 @@ def test_request_body_is_exact() -> None:
     assert ENGINE.endpoint({**WORKLOAD, "endpoint": "chat"}) == "/v1/chat/completions"
 
 
-@contextmanager
-def server(pages: dict[str, tuple[int, str]]) -> Iterator[str]:
-    """Serve fixed pages on a free port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, text = pages.get(self.path, (404, ""))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_port}"
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
-
-
-def listing(*names: str) -> tuple[int, str]:
-    return 200, json.dumps({"object": "list", "data": [{"id": name} for name in names]})
-
-
 def test_readiness(program: str) -> None:
     resolved = resolve(program)
     assert ENGINE.ready("http://127.0.0.1:9", resolved) is None
-    with server({"/health": (503, "")}) as url:
-        assert ENGINE.ready(url, resolved) is None
-    with server({"/health": (200, ""), "/v1/models": (500, "")}) as url:
-        assert ENGINE.ready(url, resolved) is None
-    with server({"/health": (200, ""), "/v1/models": listing("Qwen/Qwen2.5-7B-Instruct")}) as url:
-        assert ENGINE.ready(url, resolved) == "Qwen/Qwen2.5-7B-Instruct"
-    with server({"/health": (200, ""), "/v1/models": listing("lora", "b")}) as url:
-        assert ENGINE.ready(url, resolve(program, arguments={"served-model-name": ["b", "c"]})) == "b"
+    with server({"/health": (503, "")}) as double:
+        assert ENGINE.ready(double.url, resolved) is None
+    with server({"/health": (200, ""), "/v1/models": (500, "")}) as double:
+        assert ENGINE.ready(double.url, resolved) is None
+    with server({"/health": (200, ""), "/v1/models": listing("Qwen/Qwen2.5-7B-Instruct")}) as double:
+        assert ENGINE.ready(double.url, resolved) == "Qwen/Qwen2.5-7B-Instruct"
+    with server({"/health": (200, ""), "/v1/models": listing("lora", "b")}) as double:
+        assert ENGINE.ready(double.url, resolve(program, arguments={"served-model-name": ["b", "c"]})) == "b"
         with pytest.raises(SweepError, match=r"serves lora, b, not Qwen/Qwen2.5-7B-Instruct; another server"):
-            ENGINE.ready(url, resolved)
-        assert ENGINE.ready(url, resolve(program, arguments={"config": "x.yaml"})) == "lora"
+            ENGINE.ready(double.url, resolved)
+        assert ENGINE.ready(double.url, resolve(program, arguments={"config": "x.yaml"})) == "lora"
     with (
-        server({"/health": (200, ""), "/v1/models": (401, "")}) as url,
+        server({"/health": (200, ""), "/v1/models": (401, "")}) as double,
         pytest.raises(SweepError, match="wants an API key"),
     ):
-        ENGINE.ready(url, resolved)
+        ENGINE.ready(double.url, resolved)
 
 
 def test_version_of_a_running_server(program: str) -> None:
-    with server({"/version": (200, '{"version": "0.31.2"}')}) as url:
-        assert ENGINE.version(url, "vLLM API server version 0.6.1") == "0.31.2"
-        assert ENGINE.scrape_targets(url, {}) == {"metrics": f"{url}/metrics"}
-    with server({}) as url:
-        assert ENGINE.version(url, "INFO 01-02 vLLM API server version 0.6.1.post2\n") == "0.6.1.post2"
-        assert ENGINE.version(url, "nothing") is None
+    with server({"/version": (200, '{"version": "0.31.2"}')}) as double:
+        assert ENGINE.version(double.url, "vLLM API server version 0.6.1") == "0.31.2"
+        assert ENGINE.scrape_targets(double.url, {}) == {"metrics": f"{double.url}/metrics"}
+    with server({}) as double:
+        assert ENGINE.version(double.url, "INFO 01-02 vLLM API server version 0.6.1.post2\n") == "0.6.1.post2"
+        assert ENGINE.version(double.url, "nothing") is None
 
 
 def test_version_in_log() -> None:
@@ -390,6 +363,13 @@ def test_default_command_is_vllm_serve(program: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(Path(program).parent))
     resolved = ENGINE.resolve({"command": None, "version": "0.27.1", "model": "a/b"}, WORKLOAD, [1])
     assert resolved["command"] == list(vllm_module.DEFAULT_COMMAND) == ["vllm", "serve"]
+
+
+def test_environment_of_the_user_wins(program: str) -> None:
+    resolved = resolve(program, environment={"SPT_NOENV": "0", "CUDA_VISIBLE_DEVICES": "1"})
+    expected = {"SPT_NOENV": "0", "CUDA_VISIBLE_DEVICES": "1", "VLLM_NO_USAGE_STATS": "1"}
+    assert resolved["environment"] == expected
+    assert ENGINE.command(resolved, "127.0.0.1", 1).env == expected
 
 
 def test_settings_are_plain_values(program: str) -> None:

@@ -36,8 +36,6 @@ class OpenaiEngine:
         log = server.get("log")
         if log is not None and not Path(str(log)).expanduser().is_file():
             raise SweepError(f"server.log: {log} is not there or is not a file; correct it, or leave it out")
-        if workload.get("endpoint") == "chat" and workload.get("prompt") == "token_ids":
-            raise SweepError("workload: the chat endpoint takes no token ids; set workload.prompt to text")
         return {
             "url": url,
             "model": server.get("model"),

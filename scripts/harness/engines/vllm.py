@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.harness import process
 from scripts.harness.engines import http, openai_api, vllm_version
 from scripts.harness.engines.base import Command, Failure
 from scripts.harness.engines.vllm_version import Version
@@ -22,7 +23,14 @@ ALIASES = {
     "tp": "tensor-parallel-size",
     "pp": "pipeline-parallel-size",
     "dp": "data-parallel-size",
+    "pcp": "prefill-context-parallel-size",
+    "dcp": "decode-context-parallel-size",
+    "ep": "enable-expert-parallel",
+    "asc": "api-server-count",
     "q": "quantization",
+    "sc": "speculative-config",
+    "cc": "compilation-config",
+    "ac": "attention-config",
 }
 SET_ELSEWHERE = {
     "host": "the pipeline sets it",
@@ -38,7 +46,11 @@ NOT_NEGATABLE = frozenset(
     {"headless", "grpc", "stats", "aggregate-engine-logging", "data-parallel-multi-port-external-lb"}
 )
 """Switches that have no ``--no-`` form in any version; false leaves them out. So have all that begin with disable-."""
-SECRETS = ("VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "SPT_NOENV": "1"}
+"""Nothing leaves the machine during a measurement; and the engine core, which renames itself, keeps its environment
+readable: by the mark in it, left-over processes are found and ended."""
+API_KEY = "VLLM_API_KEY"
+SECRETS = (API_KEY, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIALS?)$", re.IGNORECASE)
 BYTES = {
     "": 1,
@@ -82,6 +94,10 @@ class VllmEngine:
         version = vllm_version.parse(written)
         if version is None or version < vllm_version.OLDEST:
             raise SweepError(f"vLLM {written} is not supported; versions from {vllm_version.OLDEST} on are")
+        if server.get("api_key_env") not in (None, API_KEY):
+            raise SweepError(
+                f"server.api_key_env: vLLM reads its key from {API_KEY}; export that, and leave the setting out"
+            )
         environment = {str(key): str(value) for key, value in dict(server.get("environment") or {}).items()}
         for key in environment:
             if SECRET_NAME.search(key):
@@ -89,7 +105,8 @@ class VllmEngine:
                     f"server.environment: {key} looks like a secret, and this section is stored with every "
                     "measurement; export it in the shell that starts the run instead"
                 )
-        environment.setdefault("VLLM_NO_USAGE_STATS", "1")  # nothing leaves the machine during a measurement
+        for key, value in QUIET.items():
+            environment.setdefault(key, value)
         arguments = normalise(dict(server.get("arguments") or {}))
         for name, instead in SET_ELSEWHERE.items():
             if name in arguments:
@@ -102,7 +119,6 @@ class VllmEngine:
             "model": str(model),
             "arguments": arguments,
             "environment": environment,
-            "api_key_env": server.get("api_key_env"),
             "port": server.get("port"),
         }
 
@@ -111,7 +127,7 @@ class VllmEngine:
 
         ``{port}``, ``{host}`` and ``{model}`` in the prefix are replaced; with ``{model}`` there, the model is not
         given again. A container listens on all its addresses unless it shares the machine's network, and gets the
-        environment by name.
+        environment by name, the pipeline's mark included: it is what left-over processes are found by.
         """
         version = vllm_version.parse(str(resolved["version"])) or vllm_version.OLDEST
         prefix = [str(word) for word in resolved["command"]]
@@ -121,13 +137,11 @@ class VllmEngine:
         named = any("{model}" in word for word in prefix)
         words = {"{port}": str(port), "{host}": host, "{model}": model}
         argv = [_replace(word, words) for word in prefix]
-        secrets = tuple(
-            dict.fromkeys(name for name in (*SECRETS, resolved.get("api_key_env")) if name and name in os.environ)
-        )
+        secrets = tuple(name for name in SECRETS if name in os.environ)
         environment = dict(resolved["environment"])
         if container:
             at = argv.index("run") + 1
-            passed = [word for name in (*environment, *secrets) for word in ("--env", name)]
+            passed = [word for name in (process.TOKEN, *environment, *secrets) for word in ("--env", name)]
             argv[at:at] = passed
         if not named:
             argv += [model] if prefix[-1] == "serve" else ["--model", model]
@@ -147,10 +161,7 @@ class VllmEngine:
             return None
         answer = http.ask(f"{base_url}/v1/models", self.headers(resolved))
         if answer.status in (401, 403):
-            raise SweepError(
-                f"the server at {base_url} wants an API key (status {answer.status}); export VLLM_API_KEY, or name "
-                "another variable in server.api_key_env"
-            )
+            raise SweepError(f"the server at {base_url} wants an API key (status {answer.status}); export VLLM_API_KEY")
         names = openai_api.models(answer)
         wanted = served_names(resolved)
         if names and wanted and not set(names) & set(wanted):
@@ -188,8 +199,7 @@ class VllmEngine:
 
     def headers(self, resolved: Mapping[str, Any]) -> dict[str, str]:
         """Return the bearer header when the server was started with a key."""
-        named = resolved.get("api_key_env") or "VLLM_API_KEY"
-        return openai_api.bearer(str(named)) if named in os.environ else {}
+        return openai_api.bearer(API_KEY)
 
     def scrape_targets(self, base_url: str, resolved: Mapping[str, Any]) -> dict[str, str]:
         """Return /metrics."""
