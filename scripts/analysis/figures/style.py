@@ -175,8 +175,8 @@ def tiers(context: Mapping[str, Any]) -> list[float]:
 def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequence[str] = ()) -> dict[int, str]:
     """Return the levels that must not be trusted in a figure that carries ``claims``, with the reason: drawn hollow.
 
-    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an audit
-    that bars one of the claims failed at it (``numbers["levels_failed"]``).
+    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an
+    audit that bars one of the claims failed at it (``numbers["levels_failed"]``).
     """
     reasons: dict[int, str] = {}
     levels = derived.levels

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.analysis.report.definitions import definition, shown
+from scripts.analysis.report.definitions import DEFINITIONS, definition, shown
 from scripts.analysis.report.words import Words
 
 Row = Mapping[str, Any]
@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell shows, why (hover text), where it is defined (anchor) and the unrounded value that goes to the CSV."""
+    """What a cell shows, why (hover text), where it is defined (anchor), and the unrounded value for the CSV."""
 
     text: str
     title: str = ""
@@ -36,6 +36,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     marked: frozenset[int] = frozenset()
     notes: tuple[str, ...] = field(default=())
+    ids: tuple[str, ...] = ()
 
     def csv(self) -> str:
         """Return the table as CSV: unrounded numbers, empty where a value is not known."""
@@ -53,7 +54,7 @@ def known(value: Any) -> bool:
 
 
 def number_cell(key: str, row: Row, level: int | None, words: Words) -> Cell:
-    """Return the cell of a column: rounded as everywhere, traced by its hover text, with its interval below if there is one."""
+    """Return the cell of a column: rounded as everywhere, traced by its hover text, its interval below if any."""
     value = row.get(key)
     found = definition(key)
     anchor = f"d-{key.removeprefix('steady_')}" if found is not None else ""
@@ -285,7 +286,7 @@ def account(sweep: Mapping[str, Any], words: Words) -> Table | None:
 
 
 def rules(sweep: Mapping[str, Any], words: Words) -> Table:
-    """Return the knees, one named rule each, with its threshold and, where it was bootstrapped, how often that agrees."""
+    """Return the knees, one named rule each, with threshold and, where bootstrapped, how often that agrees."""
     body = []
     for name, rule in (sweep.get("rules") or {}).items():
         label = words(f"rule.{name}") if words.has(f"rule.{name}") else name
@@ -334,26 +335,29 @@ def audits(findings: Iterable[Any], texts: Mapping[str, str], words: Words) -> T
     )
 
 
-def used_definitions(keys: Iterable[str], words: Words) -> Table:
-    """Return label, unit, formula, inputs and file of every column of ``keys`` that is defined, in the order of the contract."""
-    from scripts.analysis.report.definitions import DEFINITIONS
-
-    wanted = {key.removeprefix("steady_") for key in keys}
+def all_definitions(words: Words) -> Table:
+    """Return label, unit, formula, inputs and file of every number the report can show: the targets of its links."""
     body = []
     for key, found in DEFINITIONS.items():
-        if key in wanted:
-            body.append(
-                (
-                    Cell(found.label[words.place], raw=key, anchor=f"#d-{key}"),
-                    Cell(found.unit or "–", raw=found.unit),
-                    Cell(found.formula[words.place], raw=found.formula[words.place]),
-                    Cell(", ".join(found.inputs) or "–", raw=" ".join(found.inputs)),
-                    Cell(found.source, raw=found.source),
-                )
+        body.append(
+            (
+                Cell(found.label[words.place], raw=key),
+                Cell(found.unit or "–", raw=found.unit),
+                Cell(found.formula[words.place], raw=found.formula[words.place]),
+                Cell(", ".join(found.inputs) or "–", raw=" ".join(found.inputs)),
+                Cell(found.source, raw=found.source),
             )
+        )
     heads = tuple(words(f"column.{key}") for key in ("metric", "unit", "formula", "inputs", "file"))
-    keys_out = ("key", "unit", "formula", "inputs", "file")
-    return Table("definitions", words("table.definitions"), keys_out, heads, tuple(body))
+    keys = ("key", "unit", "formula", "inputs", "file")
+    return Table(
+        "definitions",
+        words("table.definitions"),
+        keys,
+        heads,
+        tuple(body),
+        ids=tuple(f"d-{key}" for key in DEFINITIONS),
+    )
 
 
 def of_mapping(name: str, values: Mapping[str, Any], words: Words) -> Table:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a table of texts
 """The words of the page, in each language. Numbers and thresholds come in as arguments."""
 
 from dataclasses import dataclass
@@ -305,6 +306,13 @@ WORDS: dict[str, tuple[str, str]] = {
     "footer": (
         "Built from {levels}. Every figure and table can be rebuilt from it; nothing on this page is fetched from a network.",
         "由 {levels} 生成。全部图表都可由它重建;本页不从网络获取任何内容。",
+    ),
+    "remark.failed": ("no request succeeded", "没有一个请求成功"),
+    "remark.audit": ("audit {id} failed", "审计 {id} 未通过"),
+    "notice.audits": ("Audits that failed:", "未通过的审计:"),
+    "verdict.none": (
+        "The table does not hold enough for a verdict; each section says what is missing.",
+        "表中数据不足以给出结论;各节说明缺什么。",
     ),
     "skip": ("Skip to the verdict", "跳到结论"),
     "barred": ("barred by audit {audits}", "被审计 {audits} 禁用"),
