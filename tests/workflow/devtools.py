@@ -1,7 +1,7 @@
 """A small driver of headless Chromium over the DevTools pipe: no WebSocket, no package, no port.
 
-With ``--remote-debugging-pipe`` the browser reads commands from file descriptor 3 and writes replies and events to 4, as
-JSON objects ended by a zero byte.
+With ``--remote-debugging-pipe`` the browser reads commands from file descriptor 3 and writes replies and events to 4,
+as JSON objects ended by a zero byte.
 """
 
 import base64

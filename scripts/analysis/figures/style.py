@@ -229,8 +229,9 @@ def finish(
 
 
 def missing(title: str, sentence: str, context: Mapping[str, Any], words: Words) -> Figure:
-    """Return a figure that says what is missing, in the place where the data would be."""
+    """Return a figure that says what is missing where the data would be; the sentence is the figure's label too."""
     figure, axes = new_figure(2.0)
+    figure.set_label(sentence)
     axes.set_axis_off()
     axes.text(
         0.5,

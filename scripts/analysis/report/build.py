@@ -101,7 +101,7 @@ def _picture(name: str, figure: Any, drawn: bytes, label: str, caption: str) -> 
     """Return a figure for the page."""
     title = figure.axes[0].get_title(loc="left")
     inline = svg.inline(drawn.decode(), f"f-{name}", f"{label}: {title}")
-    return Picture(name, Markup(inline), label, caption)
+    return Picture(name, Markup(inline), label, caption, title, str(figure.get_label()) or None)
 
 
 def render(subject: Subject, sections: Sequence[Section]) -> str:
@@ -138,11 +138,11 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
         "light": Markup(svg.css_colors(dark=False)),
         "dark": Markup(svg.css_colors(dark=True)),
         "font_face": Markup(""),
-        "font_family": font.FAMILY,
+        "chinese": font.CHINESE,
     }
     template = environment.get_template(TEMPLATE)
     first = template.render(**values)
-    values["font_face"] = Markup(font.face(_to_embed(first)))
+    values["font_face"] = Markup(font.faces(_to_embed(first)))
     return template.render(**values)
 
 

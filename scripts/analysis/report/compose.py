@@ -28,7 +28,11 @@ def compose(subject: Subject, pictures: Mapping[str, Picture]) -> tuple[list[Sec
         return Section(name, words(f"section.{name}"), tuple(shown), blocks)
 
     def picture(*names: str) -> list[Block]:
-        return [Block(picture=pictures[name]) for name in names if name in pictures]
+        return [
+            Block(picture=one) if one.missing is None else Block(note=f"{one.label}, {one.title}: {one.missing}")
+            for name in names
+            if (one := pictures.get(name)) is not None
+        ]
 
     reasons = level_reasons(subject)
     story_sections = []
@@ -124,9 +128,6 @@ def _recorded(subject: Subject, section: Any, table: Any) -> list[Section]:
     """Return what was recorded beside the numbers: client, machine, server and provenance; or what was not given."""
     words, context, extras = subject.words, subject.context, subject.extras
 
-    def gone(what: str) -> Block:
-        return Block(text=words("missing.section", what=words(f"missing.{what}")))
-
     fidelity = [dict(record) for record in extras.get("fidelity") or ()]
     machine = extras.get("machine") or {}
     lines = tuple(str(line) for line in extras.get("startup_lines") or ())
@@ -156,12 +157,21 @@ def _recorded(subject: Subject, section: Any, table: Any) -> list[Section]:
     ]
     client = table(tables.of_records("fidelity", fidelity, words, ("C",)) if fidelity else None)
     described = table(tables.of_mapping("machine", machine, words) if machine else None)
-    return [
-        section("client", *(client or [gone("fidelity")])),
-        section("machine", *(described or [gone("machine")])),
-        section("server", *(server or [gone("startup")])),
-        section("provenance", *(traced or [gone("provenance")])),
-    ]
+    parts = (
+        ("client", "fidelity", client),
+        ("machine", "machine", described),
+        ("server", "startup", server),
+        ("provenance", "provenance", traced),
+    )
+    made: list[Section] = [section(name, *blocks) for name, _, blocks in parts if blocks]
+    lacking = [words(f"missing.{what}") for _, what, blocks in parts if not blocks]
+    if lacking:
+        note = Block(note=words("missing.section", what=", ".join(lacking)))
+        if traced:
+            made[-1] = Section(made[-1].id, made[-1].title, made[-1].claims, (*made[-1].blocks, note))
+        else:
+            made.append(section("provenance", note))
+    return made
 
 
 def _revision(revision: Any, clean: Any, words: Words) -> str:

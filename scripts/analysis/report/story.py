@@ -32,23 +32,25 @@ class Claim:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on the page: inline SVG, number and caption."""
+    """A figure on the page: inline SVG, number, title, caption; ``missing`` says what lacks where nothing was drawn."""
 
     name: str
     svg: Markup
     label: str
     caption: str
+    title: str = ""
+    missing: str | None = None
 
 
 @dataclass(frozen=True)
 class Block:
-    """One of: a picture, a table, lines in monospace, a paragraph."""
+    """One of: a picture, a table, lines in monospace, a paragraph, a note on what is missing."""
 
     picture: Picture | None = None
     table: Table | None = None
     lines: tuple[str, ...] = ()
     text: str = ""
-    folded: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import re
 
 from scripts.analysis.figures import style
-from scripts.analysis.report.font import FAMILY
+from scripts.analysis.report.font import CHINESE, LATIN
 
 COLORS: dict[str, str] = {
     style.INK: "ink",
@@ -26,7 +26,7 @@ def inline(svg: str, prefix: str, label: str) -> str:
     text = re.sub(r'\bid="([^"]*)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r'(xlink:href|href)="#([^"]*)"', rf'\1="#{prefix}-\2"', text)
     text = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}-\1)", text)
-    text = re.sub(r"(font(?:-family)?:[^;\"]*?)('[^']*', )", rf"\1'{FAMILY}', \2", text)
+    text = re.sub(r"(font(?:-family)?:[^;\"]*?)('[^']*', )", rf"\1'{LATIN}', '{CHINESE}', \2", text)
     for color, name in COLORS.items():
         text = re.sub(rf"(:\s*){color}\b", rf"\1var(--f-{name})", text, flags=re.IGNORECASE)
     head_end = text.index(">")

@@ -192,7 +192,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",
     ),
     "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
-    "missing.section": ("Nothing to show: {what} was not given.", "没有可显示的内容:未提供 {what}。"),
+    "missing.section": ("Not given, so not shown: {what}.", "未提供,故不显示:{what}。"),
     "missing.startup": ("the startup log", "启动日志"),
     "missing.fidelity": ("the client's fidelity block", "客户端保真度数据"),
     "missing.machine": ("the machine's description", "机器描述"),
