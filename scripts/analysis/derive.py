@@ -189,7 +189,7 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
             else None
         )
         per_request = None if cost.output_tokens is None else cost.output_tokens - 1
-        out["identity_residual_ms"] = minus(
+        out["identity_residual_medians_ms"] = minus(
             value["e2el_p50_ms"], total(value["ttft_p50_ms"], times(per_request, value["tpot_p50_ms"]))
         )
         out["joule_per_output_token"] = None if row["failed"] else energy.joule_per_output_token(row, prefix)
@@ -514,7 +514,7 @@ def _claims(sweep: Mapping[str, Any], rows: Rows, alive: Rows, top: Mapping[str,
     }
     for row in alive:
         found[f"little_C{row['C']}"] = get(row, "little_in_flight")
-        found[f"identity_residual_C{row['C']}_ms"] = get(row, "identity_residual_ms")
+        found[f"identity_residual_C{row['C']}_ms"] = get(row, "identity_residual_medians_ms")
     start = alive[0] if alive else {}
     operating = next((row for row in alive if row["C"] == sweep["operating_point"]), {})
     before = alive[-2] if len(alive) > 1 else {}

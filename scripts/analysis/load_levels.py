@@ -35,8 +35,8 @@ def read_levels(path: str | Path) -> "pd.DataFrame":
     """Read a table of levels: CSV, parquet or JSON (a list of objects, ``{"levels": {"16": {…}}}`` or columns).
 
     Returns the table as it is in the file, with numbers for strings of numbers and NaN for what is missing. Raises
-    SweepError when the file is not there, cannot be read, has no column C or no rows, a C that is not a whole number from
-    1 or occurs twice, or words where a number belongs.
+    SweepError when the file is not there, cannot be read, has no column C or no rows, a C that is not a whole number
+    from 1 or occurs twice, or words where a number belongs.
     """
     import pandas as pd
 
@@ -115,7 +115,7 @@ def _numbers(values: Sequence[Any], name: str, file: Path) -> list[Any]:
 
 
 def read_context(path: str | Path | None) -> dict[str, Any]:
-    """Read the context (a JSON object); an empty one when ``path`` is None. Raises SweepError when it cannot be read."""
+    """Read the context, a JSON object; an empty one when ``path`` is None. Raises SweepError if it cannot be read."""
     if path is None:
         return {}
     file = Path(path)

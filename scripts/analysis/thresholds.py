@@ -37,9 +37,14 @@ class Thresholds:
     kv_against_level_pct: float = 8.0  # KV mean proportional to C
     account_gib: float = 0.02  # A11: two roundings
     account_delta_gib: float = 0.03  # F12c: three roundings
+    itl_samples_pct: float = 0.1  # A8: ITL samples against tokens less one a request
     little_pct: float = 3.0  # A9
     window_tok_pct: float = 2.0  # A10: tokens a step at C=1
     window_formula_pct: float = 3.0  # A10: counters against the formula
+    power_fall_pct: float = 2.0  # A12: mean power under a lower level's by more than this
+    temperature_fall_c: float = 1.0  # A12
+    drift_pct: float = 5.0  # comparison: what two runs of one configuration may differ by, medians and means
+    drift_tail_pct: float = 15.0  # comparison: the same for p99 and maximum
     identity_ms: float = 1.0  # A7
     client_cpu_pct: float = 100.0  # A14: one core's worth
     client_bunched_pct: float = 5.0  # A14: token stamps that arrived bunched

@@ -1,0 +1,481 @@
+"""The audits A1 to A14: run first; one that fails bars the findings named.
+
+An audit over levels is evaluated at every level that has its inputs and fails when one of them fails; levels that lack
+an input are named in ``levels_unknown``. With no level to judge it cannot be evaluated.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.analysis.compare import Difference, differences
+from scripts.analysis.derive import Derived
+from scripts.analysis.finding import Finding, judged, lacking
+from scripts.analysis.thresholds import Thresholds
+from scripts.analysis.values import first, get, minus, number, percent, ratio, times
+
+THROUGHPUT = ("F1", "F2", "F3", "F3b", "F13b")
+LATENCY = ("F4", "F5", "F6", "F6b", "F6c", "F6d", "F7b", "F9", "F12", "F13", "F13b", "F14", "F15")
+BARS: dict[str, tuple[str, ...]] = {
+    "A1": THROUGHPUT,
+    "A2": (),  # bars comparisons with an engine that decodes greedily, which a comparison says
+    "A3": ("F7", "F7b", "F10", "F13", "F13b", "F14"),
+    "A4": ("F10",),
+    "A5": ("F6",),
+    "A6": ("F7", "F10"),
+    "A7": LATENCY,
+    "A8": ("F4", "F5"),
+    "A9": ("F1", "F2", "F3", "F3b"),
+    "A10": ("F8",),
+    "A11": ("F11",),
+    "A12": ("F8",),
+    "A13": ("F12",),
+    "A14": ("F4", "F5"),
+}
+# names a server or a log gives to one setting
+PREFIX_CACHING = ("enable_prefix_caching", "prefix_caching", "cache_prompt")
+WARNING = "no longer sets temperature==0"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rule is evaluated on. ``previous`` is the derived round before, with its context."""
+
+    derived: Derived
+    context: Mapping[str, Any]
+    limits: Thresholds
+    previous: Derived | None = None
+    previous_context: Mapping[str, Any] | None = None
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Levels where at least one request succeeded."""
+        return [row for row in self.derived.rows if not row["failed"]]
+
+    @property
+    def sweep(self) -> dict[str, Any]:
+        """What holds for the whole sweep."""
+        return self.derived.sweep
+
+
+def argument(case: Mapping[str, Any], name: str) -> Any:
+    """Return a setting of server or client by its plain name, however it was spelled; None when it was not given.
+
+    ``--no-enable-prefix-caching`` and ``no_enable_prefix_caching: true`` both read as ``enable_prefix_caching`` False.
+    """
+    places = (case.get("server_arguments"), case.get("startup"), case.get("client_arguments"), case)
+    for place in places:
+        if not isinstance(place, Mapping):
+            continue
+        extra = place.get("extra") if isinstance(place.get("extra"), Mapping) else {}
+        for key, value in {**extra, **place}.items():  # type: ignore[dict-item]
+            plain = str(key).lstrip("-").replace("-", "_")
+            if plain == name and value is not None:
+                return _flag(value)
+            if plain == f"no_{name}" and value is not None:
+                turned = _flag(value)
+                return not turned if isinstance(turned, bool) else None
+    return None
+
+
+def _flag(value: Any) -> Any:
+    """Return words of truth as bool, anything else as it is."""
+    words = {"true": True, "false": False, "on": True, "off": False}
+    return words.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
+def _over_levels(
+    name: str, case: Case, check: Callable[[Mapping[str, Any]], bool | None], missing: Sequence[str], **numbers: Any
+) -> Finding:
+    """Judge each level by ``check`` (None: it lacks an input)."""
+    verdicts = {row["C"]: check(row) for row in case.rows}
+    bad = [level for level, verdict in verdicts.items() if verdict is False]
+    unknown = [level for level, verdict in verdicts.items() if verdict is None]
+    found = {"levels_failed": bad, "levels_unknown": unknown, **numbers}
+    if bad:
+        return judged(name, False, found, BARS[name])
+    if len(unknown) == len(verdicts):
+        return lacking(name, missing, found, BARS[name])
+    return judged(name, True, found, BARS[name])
+
+
+def a1(case: Case) -> Finding:
+    """Equal work: every request did n_in and n_out tokens, none failed, and the server counted the same."""
+    n_in, n_out = get(case.context, "input_tokens"), get(case.context, "output_tokens")
+    failed_levels = case.sweep["failed_levels"]
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        ok = get(row, "requests_ok")
+        counted = [get(row, "output_tokens_total"), get(row, "server_generation_tokens")]
+        conditions: list[bool | None] = [
+            None if (value := get(row, name)) is None else value == 0
+            for name in ("requests_failed", "requests_short", "requests_unequal_output", "requests_finish_other")
+        ]
+        if get(row, "requests_unequal_prompt") is not None:
+            conditions.append(get(row, "requests_unequal_prompt") == 0)
+        out, prompts = counted[0], get(row, "prompt_tokens_total")
+        conditions.append(None if out is None or ok is None or n_out is None else out == ok * n_out)
+        if prompts is not None and ok is not None and n_in is not None:
+            conditions.append(prompts == ok * n_in)
+        if counted[1] is not None and out is not None:
+            conditions.append(counted[1] == out + first(get(row, "output_tokens_failed"), 0.0))  # type: ignore[operator]
+        if any(condition is False for condition in conditions):
+            return False
+        # output tokens are the work itself: with them and the failures known the level is judged
+        needed = (conditions[0], None if out is None or ok is None or n_out is None else True)
+        return None if any(condition is None for condition in needed) else True
+
+    found = _over_levels(
+        "A1",
+        case,
+        check,
+        ("requests_failed", "requests_ok", "output_tokens_total"),
+        requests_failed=_sum(case, "requests_failed"),
+        requests_short=_sum(case, "requests_short"),
+        output_tokens=n_out,
+        input_tokens=n_in,
+    )
+    if failed_levels:
+        bad = sorted({*found.numbers["levels_failed"], *failed_levels})
+        return judged("A1", False, {**found.numbers, "levels_failed": bad}, BARS["A1"])
+    return found
+
+
+def _sum(case: Case, name: str) -> float | None:
+    """Return the sum of a column over the levels that have it; None when none has."""
+    values = [value for row in case.derived.rows if (value := get(row, name)) is not None]
+    return sum(values) if values else None
+
+
+def a2(case: Case) -> Finding:
+    """Sampling: the client sent temperature 0, and its log has no warning that it did not."""
+    client = case.context.get("client_arguments") or {}
+    sent = next(
+        (value for key, value in client.items() if str(key).lstrip("-").replace("-", "_") == "temperature"), None
+    )
+    sent = first(sent, case.context.get("temperature"))
+    log = case.context.get("client_log")
+    warned = isinstance(log, str) and WARNING in log
+    numbers = {"temperature": sent, "warned": warned if isinstance(log, str) else None}
+    if warned:
+        return judged("A2", False, numbers, BARS["A2"])
+    if sent is None:
+        return lacking("A2", ["client_arguments.temperature"], numbers, BARS["A2"])
+    return judged("A2", sent == 0, numbers, BARS["A2"])
+
+
+def a3(case: Case) -> Finding:
+    """Prefix caching off, and no hit counted."""
+    setting = next((found for name in PREFIX_CACHING if (found := argument(case.context, name)) is not None), None)
+    hits = _sum(case, "prefix_hits")
+    numbers = {"enabled": setting if isinstance(setting, bool) else None, "hits": hits}
+    if setting is True or (hits is not None and hits > 0):
+        return judged("A3", False, numbers, BARS["A3"])
+    if setting is None:
+        return lacking("A3", ["server_arguments.enable_prefix_caching"], numbers, BARS["A3"])
+    return judged("A3", setting is False, numbers, BARS["A3"])
+
+
+def a4(case: Case) -> Finding:
+    """KV mean follows the running mean within 1.5% at each level, beyond what rounding explains."""
+    limit = case.limits.kv_alarm_pct
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        off = get(row, "kv_unexplained_pct")
+        return None if off is None else off < limit
+
+    return _over_levels(
+        "A4",
+        case,
+        check,
+        _kv_missing(case),
+        max_deviation_pct=case.sweep["kv_cap"]["reconcile_max_deviation_pct"],
+        limit_pct=limit,
+        against_level_pct=case.sweep["kv_cap"]["against_level_max_deviation_pct"],
+        unresolved=case.sweep["kv_cap"]["reconcile_unresolved_levels"],
+    )
+
+
+def _kv_missing(case: Case) -> list[str]:
+    """Return which inputs of the reconciliation lack."""
+    pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
+    names = [name for name in ("kv_mean_pct", "running_mean") if all(get(row, name) is None for row in case.rows)]
+    names += ["startup.kv_pool_tokens"] if pool is None else []
+    names += [name for name in ("input_tokens", "output_tokens") if get(case.context, name) is None]
+    return names or ["kv_mean_pct and running_mean of one level"]
+
+
+def a5(case: Case) -> Finding:
+    """No preemption at any level."""
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        count = get(row, "preemptions")
+        return None if count is None else count == 0
+
+    return _over_levels("A5", case, check, ("preemptions",), preemptions=_sum(case, "preemptions"))
+
+
+def a6(case: Case) -> Finding:
+    """The three KV numbers: mean <= peak <= upper bound, and the mean within 0.5% of running x context / pool."""
+    limit = case.limits.kv_reconcile_pct
+    block = case.sweep["startup"]["current"]["block_size"]
+    length = case.sweep["workload"]["tokens_per_request"]
+    # a request holds whole blocks, so the peak may lie above the bound by its last block
+    whole = 1.0 if not block or not length else -(-length // block) * block / length
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        mean, peak, bound = (get(row, f"kv_{name}_pct") for name in ("mean", "peak", "upper_bound"))
+        off = get(row, "kv_unexplained_pct")
+        order = [value for value in (mean, peak, times(bound, whole)) if value is not None]
+        if order != sorted(order) or (off is not None and off > limit):
+            return False
+        return None if mean is None or bound is None or off is None else True
+
+    top = case.derived.row(case.sweep["top"])
+    return _over_levels(
+        "A6",
+        case,
+        check,
+        _kv_missing(case),
+        C=case.sweep["top"],
+        mean_pct=get(top, "kv_mean_pct"),
+        peak_pct=get(top, "kv_peak_pct"),
+        bound_pct=get(top, "kv_upper_bound_pct"),
+        reconciled_pct=get(top, "kv_reconciled_pct"),
+        limit_pct=limit,
+    )
+
+
+def a7(case: Case) -> Finding:
+    """Per request, E2EL = TTFT + sum of ITL within 1 ms. Never judged on medians, which do not add."""
+    limit = case.limits.identity_ms
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        worst = get(row, "identity_residual_max_ms")
+        return None if worst is None else worst < limit
+
+    worst = [value for row in case.rows if (value := get(row, "identity_residual_max_ms")) is not None]
+    return _over_levels(
+        "A7", case, check, ("identity_residual_max_ms",), max_ms=max(worst, default=None), limit_ms=limit
+    )
+
+
+def a8(case: Case) -> Finding:
+    """As many ITL samples as output tokens less one a request; fewer mean chunks with several tokens."""
+    n_out = get(case.context, "output_tokens")
+
+    def expected(row: Mapping[str, Any]) -> float | None:
+        known = get(row, "itl_samples_expected")
+        return known if known is not None else times(get(row, "requests_ok"), minus(n_out, 1))
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        samples, wanted = get(row, "itl_samples"), expected(row)
+        if samples is None or not wanted:
+            return None
+        return abs(samples / wanted - 1) * 100 <= case.limits.itl_samples_pct
+
+    shares = [s for row in case.rows if (s := percent(get(row, "itl_samples"), expected(row))) is not None]
+    return _over_levels(
+        "A8",
+        case,
+        check,
+        ("itl_samples", "requests_ok"),
+        samples=_sum(case, "itl_samples"),
+        worst_share_pct=min(shares, default=None),
+    )
+
+
+def a9(case: Case) -> Finding:
+    """Little's law: T x mean E2EL / n_out within 3% of C."""
+    limit = case.limits.little_pct
+
+    def off(row: Mapping[str, Any]) -> float | None:
+        share = ratio(get(row, "little_in_flight"), row["C"])
+        return None if share is None else abs(share - 1) * 100
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        found = off(row)
+        return None if found is None else found <= limit
+
+    judged_rows = [row for row in case.rows if off(row) is not None]
+    top = judged_rows[-1] if judged_rows else {}
+    return _over_levels(
+        "A9",
+        case,
+        check,
+        ("output_tok_s", "e2el_mean_ms", "output_tokens"),
+        C=top.get("C"),
+        in_flight=get(top, "little_in_flight"),
+        max_off_pct=max((value for row in judged_rows if (value := off(row)) is not None), default=None),
+        limit_pct=limit,
+        latency_from=top.get("little_from"),
+    )
+
+
+def a10(case: Case) -> Finding:
+    """Counter window: tokens a step at C=1 within 2% of (in + out) / out, FLOPs and bytes within 3% of the formula."""
+    limits, workload = case.limits, case.sweep["workload"]
+    single = case.derived.row(1)
+    expected = ratio(workload["tokens_per_request"], workload["output_tokens"])
+    step_off = _off_pct(get(single, "tok_per_iter"), expected)
+    flops = {row["C"]: _off_pct(get(row, "tflop_s"), get(row, "predicted_tflop_s")) for row in case.rows}
+    reads = {row["C"]: _off_pct(get(row, "read_gb_s"), get(row, "predicted_read_gb_s")) for row in case.rows}
+    formula = [value for value in (*flops.values(), *reads.values()) if value is not None]
+    numbers = {
+        "tok_per_iter": get(single, "tok_per_iter"),
+        "expected_tok_per_iter": expected,
+        "tok_off_pct": step_off,
+        "flops_max_off_pct": max((value for value in flops.values() if value is not None), default=None),
+        "bytes_max_off_pct": max((value for value in reads.values() if value is not None), default=None),
+        "levels_failed": sorted(
+            {
+                level
+                for off in (flops, reads)
+                for level, value in off.items()
+                if value is not None and value > limits.window_formula_pct
+            }
+        ),
+    }
+    # the printed 4.9 of 5.0 is two per cent exactly: a hair of binary rounding must not decide it
+    bad = (step_off is not None and step_off > limits.window_tok_pct + 1e-9) or any(
+        v > limits.window_formula_pct for v in formula
+    )
+    if bad:
+        return judged("A10", False, numbers, BARS["A10"])
+    absent = ["tok_per_iter of C=1"] if step_off is None else []
+    absent += ["tflop_s and its formula"] if numbers["flops_max_off_pct"] is None else []
+    absent += ["read_gb_s and its formula"] if numbers["bytes_max_off_pct"] is None else []
+    return lacking("A10", absent, numbers, BARS["A10"]) if absent else judged("A10", True, numbers, BARS["A10"])
+
+
+def _off_pct(measured: float | None, expected: float | None) -> float | None:
+    """Return how far ``measured`` is from ``expected``, in percent of it."""
+    share = ratio(measured, expected)
+    return None if share is None else abs(share - 1) * 100
+
+
+def a11(case: Case) -> Finding:
+    """The memory account: consumed + peak activation + KV = requested within 0.02 GiB; CUDA graph apart."""
+    account = case.sweep["account"]
+    numbers = {
+        name: account[name]
+        for name in ("sum_without_cuda_graph_gib", "budget_gib", "difference_gib", "tolerance_gib", "cuda_graph_gib")
+    }
+    if account["balances"] is None:
+        absent = [
+            f"startup.{name}"
+            for name in ("weights_plus_non_torch_gib", "peak_activation_gib", "kv_pool_gib")
+            if account[name] is None
+        ]
+        absent += ["memory_total_gib and gpu_memory_utilization"] if account["budget_gib"] is None else []
+        return lacking("A11", absent, numbers, BARS["A11"])
+    return judged("A11", account["balances"], numbers, BARS["A11"])
+
+
+def a12(case: Case) -> Finding:
+    """No throttling, and power and temperature that do not fall as the load rises."""
+    throttled = [row["C"] for row in case.rows if _true(row.get("throttled"))]
+    falls = {
+        "power": _falls(case, "power_w_mean", lambda low, high: high < low * (1 - case.limits.power_fall_pct / 100)),
+        "temperature": _falls(case, "temp_c_mean", lambda low, high: high < low - case.limits.temperature_fall_c),
+    }
+    power = falls["power"]
+    numbers = {
+        "throttled_levels": throttled,
+        "power_falls_from": power[0] if power else None,
+        "power_falls_to": power[1] if power else None,
+        "power_from_w": get(case.derived.row(power[0]), "power_w_mean") if power else None,
+        "power_to_w": get(case.derived.row(power[1]), "power_w_mean") if power else None,
+        "temperature_falls_from": falls["temperature"][0] if falls["temperature"] else None,
+        "temperature_falls_to": falls["temperature"][1] if falls["temperature"] else None,
+    }
+    if throttled or power or falls["temperature"]:
+        variant = "fails_throttled" if throttled else "fails_power" if power else "fails_temperature"
+        return judged("A12", False, numbers, BARS["A12"], variant)
+    absent = [
+        name for name in ("throttled", "power_w_mean", "temp_c_mean") if all(row.get(name) is None for row in case.rows)
+    ]
+    return lacking("A12", absent, numbers, BARS["A12"]) if absent else judged("A12", True, numbers, BARS["A12"])
+
+
+def _true(value: Any) -> bool:
+    """True for a flag that is set, and for a count or share above 0."""
+    return value is True or (number(value) or 0.0) > 0
+
+
+def _falls(case: Case, name: str, lower: Callable[[float, float], bool]) -> tuple[int, int] | None:
+    """Return the first pair of levels, in order of load, between which the column falls."""
+    points = [(row["C"], value) for row in case.rows if (value := get(row, name)) is not None]
+    return next(((a, b) for i, (a, low) in enumerate(points) for b, high in points[i + 1 :] if lower(low, high)), None)
+
+
+def a13(case: Case) -> Finding:
+    """Both rounds' arguments, versions, driver and device side by side; fails when the work itself was not the same."""
+    before = case.previous_context
+    if before is None:
+        return lacking("A13", ["the previous round's context"], None, BARS["A13"])
+    found = differences(before, case.context)
+    work = [one for one in found if one.kind == "workload"]
+    absent = [
+        f"{name} of {which}"
+        for which, context in (("the previous round", before), ("this round", case.context))
+        for name in ("server_arguments", "client_arguments")
+        if not context.get(name)
+    ]
+    numbers = {
+        "differences": [one.line() for one in found],
+        "count": len(found),
+        "workload": [one.line() for one in work],
+    }
+    if work:
+        return judged("A13", False, numbers, BARS["A13"])
+    if absent:
+        return lacking("A13", absent, numbers, BARS["A13"])
+    return judged("A13", True, numbers, BARS["A13"], "holds_differ" if found else None)
+
+
+def a14(case: Case) -> Finding:
+    """The client is not the limit: under one core's worth of CPU, and arrivals not bunched by a late reader."""
+    limits = case.limits
+
+    def cpu(row: Mapping[str, Any]) -> float | None:
+        return get(row, "client_cpu_pct", "client_cpu_pct_max", "client_cpu_pct_mean")
+
+    def bunched(row: Mapping[str, Any]) -> float | None:
+        return first(get(row, "client_bunched_pct"), times(get(row, "lost_stamp_frac"), 100))
+
+    def check(row: Mapping[str, Any]) -> bool | None:
+        if row.get("client_limited") is True:
+            return False
+        busy, late = cpu(row), bunched(row)
+        if (busy is not None and busy >= limits.client_cpu_pct) or (
+            late is not None and late > limits.client_bunched_pct
+        ):
+            return False
+        return None if busy is None or late is None else True
+
+    return _over_levels(
+        "A14",
+        case,
+        check,
+        [
+            name
+            for name, read in (("client_cpu_pct", cpu), ("lost_stamp_frac", bunched))
+            if all(read(row) is None for row in case.rows)
+        ]
+        or ["client_cpu_pct and lost_stamp_frac of one level"],
+        max_cpu_pct=max((value for row in case.rows if (value := cpu(row)) is not None), default=None),
+        max_bunched_pct=max((value for row in case.rows if (value := bunched(row)) is not None), default=None),
+        limit_pct=limits.client_cpu_pct,
+    )
+
+
+AUDITS: tuple[Callable[[Case], Finding], ...] = (a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14)
+
+
+def evaluate(case: Case) -> list[Finding]:
+    """Return the audits in order."""
+    return [audit(case) for audit in AUDITS]
+
+
+__all__ = ["AUDITS", "BARS", "Case", "Difference", "argument", "evaluate"]

@@ -1,0 +1,397 @@
+"""Compare sweeps: did the answer move, by more than noise, and may a cause be named? Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from scripts.analysis import kv
+from scripts.analysis.derive import Derived, derive
+from scripts.analysis.thresholds import Thresholds
+from scripts.analysis.values import get, growth_pct, minus, number
+from scripts.harness.errors import SweepError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRICS = (
+    "output_tok_s",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_p50_ms",
+    "itl_p50_ms",
+    "itl_p99_ms",
+    "e2el_p50_ms",
+    "e2el_p99_ms",
+)
+KNEES = ("jitter_onset", "quiet_fallback", "operating_point", "saturated", "scaling_departs", "marginal_falls")
+# fields of a context that are inputs of a measurement, by what they are; everything else follows from them
+WORKLOAD = ("input_tokens", "output_tokens", "workload")
+INPUTS = {
+    "server": ("server_arguments",),
+    "client": ("client_arguments",),
+    "version": ("versions",),
+    "engine": ("engine",),
+    "model": ("model", "model_name"),
+    "machine": ("machine", "instance"),
+    "driver": ("driver", "cuda"),
+    "device": ("gpu", "gpus", "device", "hardware"),
+    "clocks": ("clocks", "gpu_clocks"),
+}
+RECORDED = ("server", "client", "version", "driver", "device")
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One input that differs; ``before`` or ``after`` is None when it was not given on that side."""
+
+    kind: str
+    name: str
+    before: Any
+    after: Any
+
+    def line(self) -> str:
+        """Return ``server --max-num-seqs: 64 → 128``."""
+
+        def shown(value: Any) -> str:
+            return "(not given)" if value is None else str(value)
+
+        return f"{self.kind} {self.name}: {shown(self.before)} → {shown(self.after)}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One sweep to compare. ``repeats`` are further tables of the same sweep, measured again."""
+
+    label: str
+    levels: "pd.DataFrame"
+    context: Mapping[str, Any]
+    repeats: Sequence["pd.DataFrame"] = ()
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One metric at one level on both sides.
+
+    ``verdict``: moved, within noise or not evaluable. ``band`` is the half-width of the noise on the difference,
+    ``band_from`` where it comes from (bootstrap, repeats).
+    """
+
+    C: int
+    metric: str
+    before: float | None
+    after: float | None
+    delta: float | None
+    delta_pct: float | None
+    band: float | None
+    band_from: str | None
+    verdict: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Knee:
+    """One rule on both sides; ``moved`` is None when a side could not be evaluated."""
+
+    rule: str
+    before: Any
+    after: Any
+    moved: bool | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What a difference may be put down to.
+
+    ``status``: cause (exactly one recorded input changed), confounded (several did, or some were not recorded), or
+    unchanged (all recorded, none changed). ``inputs`` are the changed ones, ``unrecorded`` the kinds not recorded.
+    """
+
+    status: str
+    inputs: tuple[str, ...]
+    unrecorded: tuple[str, ...]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sweeps side by side."""
+
+    before: str
+    after: str
+    unlike: tuple[Difference, ...]
+    differences: tuple[Difference, ...]
+    deltas: tuple[Delta, ...]
+    knees: tuple[Knee, ...]
+    levels: Mapping[int, str]
+    pool: Mapping[str, Any]
+    accounts: Mapping[str, Mapping[str, Any] | None]
+    attribution: Attribution
+    derived: tuple[Derived, Derived] = field(repr=False, compare=False)
+
+
+def flattened(value: Any, name: str = "") -> dict[str, Any]:
+    """Return nested settings as ``a.b``; a list of command-line words as ``{"--flag": value}``."""
+    if isinstance(value, Mapping):
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            found |= flattened(inner, f"{name}.{key}" if name else str(key))
+        return found
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        words = [str(word) for word in value]
+        if any(word.startswith("--") for word in words):
+            return _flags(words)
+        return {name: ", ".join(words)}
+    return {name: value}
+
+
+def _flags(words: Sequence[str]) -> dict[str, Any]:
+    """Read command-line words: ``--flag value``, ``--flag=value``, ``--switch``; other words by position."""
+    found: dict[str, Any] = {}
+    position = 0
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            name, sign, value = word.partition("=")
+            follows = words[index + 1] if index + 1 < len(words) and not words[index + 1].startswith("--") else None
+            found[name] = value if sign else follows if follows is not None else True
+        elif index == 0 or not words[index - 1].startswith("--") or "=" in words[index - 1]:
+            found[f"word {position}"] = word
+            position += 1
+    return found
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Compare as settings: 0.9, "0.9" and 0.90 are one value."""
+    a, b = number(left), number(right)
+    if a is not None and b is not None:
+        return a == b
+    return str(left) == str(right) if left is not None and right is not None else left is right
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Return every input that differs: workload, arguments of server and client, versions, driver, device, clocks."""
+    found: list[Difference] = []
+    for kind, fields in {"workload": WORKLOAD, **INPUTS}.items():
+        for name in fields:
+            left, right = before.get(name), after.get(name)
+            if left is None and right is None:
+                continue
+            # a whole record that one side lacks is unrecorded, not a difference
+            if (left is None or right is None) and (kind in RECORDED or isinstance(left or right, Mapping)):
+                continue
+            nested = isinstance(left, Mapping | list | tuple)
+            a, b = (flattened(side, "" if nested else name) for side in (left, right))
+            if kind == "model":
+                a, b = ({key: value for key, value in side.items() if not isinstance(value, float)} for side in (a, b))
+            found += [
+                Difference(kind, key, a.get(key), b.get(key))
+                for key in dict.fromkeys([*a, *b])
+                if not _same(a.get(key), b.get(key))
+            ]
+    return found
+
+
+def unrecorded(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of input that one side or both did not record."""
+
+    def has(context: Mapping[str, Any], kind: str) -> bool:
+        if any(context.get(name) for name in INPUTS[kind]):
+            return True
+        versions = context.get("versions")
+        return kind == "driver" and isinstance(versions, Mapping) and any("driver" in str(key) for key in versions)
+
+    names = {"server": "server arguments", "client": "client arguments", "version": "versions"}
+    return tuple(names.get(kind, kind) for kind in RECORDED if not (has(before, kind) and has(after, kind)))
+
+
+def attribute(before: Mapping[str, Any], after: Mapping[str, Any]) -> Attribution:
+    """Say what a difference between two rounds may be put down to: only the one input that changed, if it is one."""
+    changed = [one for one in differences(before, after) if one.kind != "workload"]
+    open_kinds = unrecorded(before, after)
+    names = tuple(f"{one.kind} {one.name}" for one in changed)
+    if len(changed) == 1 and not open_kinds:
+        return Attribution("cause", names, (), f"only one input changed: {changed[0].line()}")
+    if not changed and not open_kinds:
+        return Attribution("unchanged", (), (), "no recorded input changed")
+    parts = ["; ".join(one.line() for one in changed)] if changed else []
+    parts += [f"not recorded: {', '.join(open_kinds)}"] if open_kinds else []
+    return Attribution("confounded", names, open_kinds, f"confounded by {'; '.join(parts)}")
+
+
+def pools(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where the KV pool's difference went, after - before in GiB; contexts or startup records of two boots.
+
+    What consumed and activation fell by accounts for what KV gained, within 0.03 GiB and the change of the budget.
+    """
+    memories = []
+    for side in (before, after):
+        startup = side.get("startup")
+        memories.append(kv.memory_of(startup if isinstance(startup, Mapping) else side, side))
+    change = kv.pool_change(*memories)
+    old, new = (memory or kv.Memory() for memory in memories)
+    left, right = (kv.account(memory, 0.02) for memory in memories)
+    budget = minus(right["budget_gib"], left["budget_gib"])
+    freed = [minus(new.consumed_gib, old.consumed_gib), minus(new.peak_activation_gib, old.peak_activation_gib)]
+    explained = None
+    if change["kv_gib"] is not None and all(value is not None for value in freed):
+        explained = (
+            abs(change["kv_gib"] + sum(value for value in freed if value is not None) - (budget or 0.0)) <= 0.03 + 1e-9
+        )
+    return {
+        "tokens_before": old.kv_pool_tokens,
+        "tokens_after": new.kv_pool_tokens,
+        "growth_pct": change["kv_pool_growth_pct"],
+        "ratio": change["kv_pool_ratio"],
+        "consumed_delta_gib": freed[0],
+        "activation_delta_gib": freed[1],
+        "kv_delta_gib": change["kv_gib"],
+        "budget_delta_gib": budget,
+        "accounted_for": explained,
+    }
+
+
+def compare(
+    before: Side, after: Side, allow_unlike: bool = False, metrics: Sequence[str] = METRICS, prefix: str = ""
+) -> Comparison:
+    """Compare two sweeps level by level.
+
+    Raises SweepError when the workloads differ, unless ``allow_unlike``: the differences are then in ``unlike``, to be
+    shown on top. ``prefix`` ``steady_`` compares the steady states.
+    """
+    found = differences(before.context, after.context)
+    unlike = tuple(one for one in found if one.kind == "workload")
+    if unlike and not allow_unlike:
+        raise SweepError(
+            f"{before.label} and {after.label} did not do the same work, so their numbers cannot be compared: "
+            f"{'; '.join(one.line() for one in unlike)}. Measure one of them again with the other's workload, "
+            "or allow unlike workloads to see them side by side"
+        )
+    left, right = derive(before.levels, before.context), derive(after.levels, after.context)
+    limits = Thresholds.of(after.context)
+    shared = [row["C"] for row in left.rows if any(other["C"] == row["C"] for other in right.rows)]
+    names = [prefix + name for name in metrics]
+    tests = max(1, sum(_comparable(left, right, level, name) for level in shared for name in names))
+    deltas = tuple(
+        _delta(level, name, (left, before), (right, after), tests=tests, limits=limits)
+        for level in shared
+        for name in names
+    )
+    verdicts = {level: _verdict([one for one in deltas if level == one.C]) for level in shared}
+    old_memory, new_memory = (kv.memory_of(side.context.get("startup"), side.context) for side in (before, after))
+    return Comparison(
+        before=before.label,
+        after=after.label,
+        unlike=unlike,
+        differences=tuple(found),
+        deltas=deltas,
+        knees=tuple(_knee(rule, left, right) for rule in KNEES),
+        levels=verdicts,
+        pool={
+            **pools(before.context, after.context),
+            "cap_before": left.sweep["cap"]["true"],
+            "cap_after": right.sweep["cap"]["true"],
+        },
+        accounts={
+            before.label: kv.account(old_memory, limits.account_gib) if old_memory else None,
+            after.label: kv.account(new_memory, limits.account_gib) if new_memory else None,
+        },
+        attribution=attribute(before.context, after.context),
+        derived=(left, right),
+    )
+
+
+def compare_all(sides: Sequence[Side], allow_unlike: bool = False) -> list[Comparison]:
+    """Compare each further side with the first. Raises SweepError for fewer than two."""
+    if len(sides) < 2:
+        raise SweepError(f"a comparison needs two sweeps or more, found {len(sides)}")
+    labels = [side.label for side in sides]
+    if len(set(labels)) < len(labels):
+        raise SweepError(f"sweeps to compare need different labels, found {', '.join(labels)}")
+    return [compare(sides[0], side, allow_unlike) for side in sides[1:]]
+
+
+def _comparable(left: Derived, right: Derived, level: int, name: str) -> bool:
+    """True when both sides have the metric."""
+    return get(left.row(level), name) is not None and get(right.row(level), name) is not None
+
+
+def _verdict(deltas: Sequence[Delta]) -> str:
+    """A level moved when one of its metrics did; with none judged it cannot be evaluated."""
+    verdicts = {one.verdict for one in deltas}
+    return next((name for name in ("moved", "within noise") if name in verdicts), "not evaluable")
+
+
+def _half_widths(derived: Derived, side: Side, level: int, name: str) -> tuple[float, float] | None:
+    """Return how far the value may be off, below and above: bootstrap or repeats, whichever is wider."""
+    row = derived.row(level)
+    value = get(row, name)
+    if value is None:
+        return None
+    low, high = get(row, f"{name}_lo"), get(row, f"{name}_hi")
+    widths = [] if low is None or high is None else [(max(0.0, value - low), max(0.0, high - value))]
+    others = [
+        get(again, name) for table in side.repeats for again in table.to_dict("records") if number(again["C"]) == level
+    ]
+    seen = [other for other in others if other is not None]
+    if seen:
+        spread = [*seen, value]
+        widths.append((value - min(spread), max(spread) - value))
+    return (max(w[0] for w in widths), max(w[1] for w in widths)) if widths else None
+
+
+def _delta(
+    level: int, name: str, left: tuple[Derived, Side], right: tuple[Derived, Side], *, tests: int, limits: Thresholds
+) -> Delta:
+    """Judge one metric at one level.
+
+    The band is the root of the sum of the two half-widths' squares on the sides that face each other, widened for the
+    number of comparisons made (Bonferroni), and never under a share of the value: a bootstrap sees the spread within a
+    run, not the drift from one run to the next.
+    """
+    before, after = get(left[0].row(level), name), get(right[0].row(level), name)
+    delta, pct = minus(after, before), growth_pct(before, after)
+    if before is None or after is None or delta is None:
+        sides = [side.label for (derived, side) in (left, right) if get(derived.row(level), name) is None]
+        reason = f"{name} is missing in {' and '.join(sides)}"
+        return Delta(level, name, before, after, None, None, None, None, "not evaluable", reason)
+    old, new = _half_widths(*left, level, name), _half_widths(*right, level, name)
+    if old is None or new is None:
+        sides = [side.label for (_, side), width in ((left, old), (right, new)) if width is None]
+        reason = f"no bootstrap interval and no repeat of {name} in {' and '.join(sides)}"
+        return Delta(level, name, before, after, delta, pct, None, None, "not evaluable", reason)
+    facing = (old[1], new[0]) if delta > 0 else (old[0], new[1])
+    widening = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * tests)) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
+    floor = (limits.drift_tail_pct if "p99" in name or "max" in name else limits.drift_pct) / 100
+    band = max(math.hypot(*facing) * widening, floor * max(abs(before), abs(after)))
+    repeated = bool(left[1].repeats or right[1].repeats)
+    origin = "bootstrap and repeats" if repeated else "bootstrap"
+    return Delta(level, name, before, after, delta, pct, band, origin, "moved" if abs(delta) > band else "within noise")
+
+
+def _knee(rule: str, left: Derived, right: Derived) -> Knee:
+    """Compare one named rule."""
+    states = [derived.sweep["rules"][rule] for derived in (left, right)]
+    before, after = states[0]["value"], states[1]["value"]
+    if any(state["status"] == "not_evaluable" for state in states):
+        missing = [name for state in states for name in state["missing"]]
+        return Knee(rule, before, after, None, f"{', '.join(dict.fromkeys(missing))} missing")
+    return Knee(rule, before, after, before != after)
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as strict JSON can hold it."""
+    from dataclasses import fields, is_dataclass
+
+    from scripts.analysis.values import plain
+
+    def opened(value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            return {one.name: opened(getattr(value, one.name)) for one in fields(value) if one.name != "derived"}
+        if isinstance(value, Mapping):
+            return {key: opened(inner) for key, inner in value.items()}
+        return [opened(inner) for inner in value] if isinstance(value, tuple | list) else value
+
+    return dict(plain(opened(comparison)))

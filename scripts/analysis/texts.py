@@ -1,0 +1,520 @@
+"""Every sentence of the report, filled from one catalogue of templates a language (``report/texts``)."""
+
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scripts.analysis.derive import Derived
+from scripts.analysis.finding import FAILS, NOT_EVALUABLE, Finding
+from scripts.analysis.thresholds import Thresholds
+from scripts.analysis.values import get, growth_pct, level_list, minus, number, ratio, times
+from scripts.harness.errors import SweepError
+
+FOLDER = Path(__file__).resolve().parents[2] / "report" / "texts"
+LANGUAGES = ("en", "zh")
+Catalogue = Mapping[str, Any]
+
+
+def _decimals(places: int, unit: str = "", signed: bool = False) -> Callable[[float], str]:
+    """Return a formatter with thousands separators, ``places`` decimals and a unit; never a negative zero."""
+
+    def shown(value: float) -> str:
+        rounded = round(value, places)
+        return f"{rounded + 0.0 if rounded else 0.0:{'+' if signed else ''},.{places}f}{unit}"
+
+    return shown
+
+
+def _itl(value: float) -> str:
+    """Milliseconds of one interval: two decimals under 100, one from there."""
+    return _decimals(2 if abs(value) < 99.995 else 1, " ms")(value)
+
+
+def _level(value: float) -> str:
+    """A level is whole; a crossing between levels has one decimal."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+# one formatter a metric, so that one value never shows at two precisions
+FORMATTERS: dict[str, Callable[[float], str]] = {
+    "tok_s": _decimals(1, " tok/s"),
+    "tok_s_plain": _decimals(1),
+    "ms": _decimals(0, " ms"),
+    "ms_plain": _decimals(0),
+    "itl_ms": _itl,
+    "itl_ms_plain": lambda value: _itl(value).removesuffix(" ms"),
+    "s": _decimals(2, " s"),
+    "s_plain": _decimals(2),
+    "signed_s": _decimals(2, " s", signed=True),
+    "slo": lambda value: f"{value:g} s",
+    "pct": _decimals(1, "%"),
+    "pct2": _decimals(2, "%"),
+    "signed_pct": _decimals(1, "%", signed=True),
+    "signed_pct2": _decimals(2, "%", signed=True),
+    "points": _decimals(1, " pt"),
+    "x": _decimals(1, "×"),
+    "x2": _decimals(2, "×"),
+    "gib": _decimals(2, " GiB"),
+    "signed_gib": _decimals(2, " GiB", signed=True),
+    "gb": _decimals(2, " GB"),
+    "gb3": _decimals(3, " GB"),
+    "gb_s": _decimals(1, " GB/s"),
+    "gb_s_plain": _decimals(1),
+    "tflop_s": _decimals(1, " TFLOP/s"),
+    "tflop_s_plain": _decimals(2),
+    "mib": _decimals(0, " MiB"),
+    "tokens": _decimals(0),
+    "count": _decimals(0),
+    "cap": _decimals(1),
+    "level": _level,
+    "watt": _decimals(0, " W"),
+    "watt_plain": _decimals(0),
+    "celsius_plain": _decimals(0),
+    "joule_plain": _decimals(3),
+    "bytes": lambda value: f"{value:.0f}",
+    "plain": lambda value: f"{value:g}",
+}
+LISTS: dict[str, Callable[[Sequence[Any]], str]] = {
+    "levels": level_list,
+    "lines": lambda lines: "; ".join(str(line) for line in lines),
+    "slos": lambda tiers: ", ".join(f"{tier:g} s" for tier in tiers),
+}
+
+
+class _Formatter(string.Formatter):
+    """Fill ``{name:metric}``; a missing value shows as the language's word for it."""
+
+    def __init__(self, missing: str) -> None:
+        self.missing = missing
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if _is_missing(value):
+            return self.missing
+        if not format_spec:
+            return str(value)
+        if format_spec in LISTS:
+            return LISTS[format_spec](value)
+        parsed = number(value)
+        if parsed is None:
+            if format_spec == "plain":
+                return str(value)
+            raise SweepError(f"text template asks for a number ({format_spec}), found {value!r}")
+        return FORMATTERS[format_spec](parsed)
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key))
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN and empty lists are missing."""
+    if value is None or (isinstance(value, str | Sequence) and len(value) == 0):
+        return True
+    return isinstance(value, float) and number(value) is None
+
+
+@cache
+def catalogue(language: str) -> Catalogue:
+    """Return the catalogue of ``language``. Raises SweepError for one we do not have."""
+    import yaml
+
+    if language not in LANGUAGES:
+        raise SweepError(f"no texts in language {language!r}; known are {', '.join(LANGUAGES)}")
+    with (FOLDER / f"{language}.yaml").open(encoding="utf-8") as file:
+        return dict(yaml.safe_load(file))
+
+
+def lookup(key: str, language: str) -> Any:
+    """Return the entry at ``a.b.c``. Raises SweepError when there is none."""
+    found: Any = catalogue(language)
+    for part in key.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            raise SweepError(f"no text {key!r} in language {language!r}")
+        found = found[part]
+    return found
+
+
+def fields(template: str) -> tuple[str, ...]:
+    """Return the names of the placeholders of a template."""
+    return tuple(name for _, name, _, _ in string.Formatter().parse(template) if name)
+
+
+def fill(key: str, language: str, **numbers: Any) -> str:
+    """Return the text at ``key`` filled with ``numbers``; a paragraph is joined."""
+    return _joined(sentences(lookup(key, language), language, numbers), language)
+
+
+def sentences(template: str | Sequence[str], language: str, numbers: Mapping[str, Any]) -> list[str]:
+    """Fill a template, or the items of a paragraph: a further item is left out when one of its numbers is missing."""
+    formatter = _Formatter(str(lookup("missing", language)))
+    if isinstance(template, str):
+        return [formatter.vformat(template, (), numbers)]
+    return [
+        formatter.vformat(item, (), numbers)
+        for place, item in enumerate(template)
+        if place == 0 or not any(_is_missing(numbers.get(name)) for name in fields(item))
+    ]
+
+
+def _joined(parts: Sequence[str], language: str) -> str:
+    """Chinese sentences follow one another without a space."""
+    return ("" if language == "zh" else " ").join(parts)
+
+
+def shown(metric: str, value: Any, language: str = "en") -> str:
+    """Return one value by its metric's formatter, the language's word when it is missing."""
+    return _Formatter(str(lookup("missing", language))).format_field(value, metric)
+
+
+def input_name(name: str, language: str) -> str:
+    """Return the name of a missing input in ``language``; names of columns and settings stay as they are."""
+    known = lookup("inputs", language)
+    if name in known:
+        return str(known[name])
+    base, of, level = name.partition(" of C=")
+    if of and language == "zh":
+        return f"C={level} 的 {base}"
+    for rule in (" of this round", " of the previous round"):
+        if name.endswith(rule) and language == "zh":
+            return f"{'本轮' if 'this' in rule else '上一轮'}的 {name.removesuffix(rule)}"
+    return name
+
+
+def _inputs(names: Sequence[str], language: str) -> str:
+    """Return the missing inputs as part of a sentence: ``a and b are``."""
+    shown_names = [input_name(name, language) for name in names]
+    generic = lookup("generic", language)
+    if len(shown_names) > 1:
+        head = str(generic["and"]).join(shown_names[:-1]) + str(generic["list_end"]) + shown_names[-1]
+    else:
+        head = "".join(shown_names)
+    verb = generic["inputs_one"] if len(shown_names) == 1 else generic["inputs_many"]
+    return f"{head} {verb}".strip()
+
+
+def paragraph(finding: Finding, language: str = "en") -> list[str]:
+    """Return the sentences of a rule's outcome: the claim first. Nothing is claimed that does not hold."""
+    rule = lookup(f"rules.{finding.id}", language)
+    title = rule["title"]
+    if finding.barred_by:
+        audits = str(lookup("generic.and", language)).join(finding.barred_by)
+        told = sentences(lookup("generic.barred", language), language, {"title": title, "audits": audits})
+        # what was measured may still be told, without the conclusion
+        return told + [part for item in rule.get("barred", ()) for part in _optional(item, language, finding.numbers)]
+    if finding.outcome == NOT_EVALUABLE:
+        names = _inputs(finding.missing, language)
+        return sentences(lookup("generic.not_evaluable", language), language, {"title": title, "inputs": names})
+    found = sentences(rule[finding.variant or finding.outcome], language, finding.numbers)
+    unknown = finding.numbers.get("levels_unknown")
+    if unknown:
+        found += sentences(lookup("generic.levels_unknown", language), language, {"levels": unknown})
+    return found
+
+
+def render(finding: Finding, language: str = "en") -> str:
+    """Return what a rule says, as one text in ``language``."""
+    return _joined(paragraph(finding, language), language)
+
+
+def title(name: str, language: str = "en") -> str:
+    """Return the title of a rule (``F1``), a figure (``itl``) or a table (``slo``)."""
+    for place in ("rules", "figures"):
+        if name in lookup(place, language):
+            return str(lookup(f"{place}.{name}.title", language))
+    return str(lookup(f"tables.{name}", language))
+
+
+def outcome(finding: Finding, language: str = "en") -> str:
+    """Return the outcome as a word."""
+    key = "not_evaluable_word" if finding.outcome == NOT_EVALUABLE else finding.outcome
+    return str(lookup(f"generic.{key}", language))
+
+
+def label(name: str, language: str = "en") -> str:
+    """Return a word on an axis or in a legend."""
+    return str(lookup(f"labels.{name}", language))
+
+
+def column(name: str, language: str = "en") -> str:
+    """Return a column's header, its own name when the catalogue has none."""
+    return str(lookup("columns", language).get(name, name))
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Above a figure: one bold claim, then why."""
+
+    claim: str
+    why: str
+
+
+FIGURES = (
+    "tradeoff",
+    "scaling",
+    "marginal",
+    "utilization",
+    "itl",
+    "e2el",
+    "kv",
+    "itl_distribution",
+    "ttft_wave",
+    "timeline",
+    "requests",
+)
+# the rules whose outcome a figure's lead states: the first is the claim, the rest say why
+FIGURE_RULES: dict[str, tuple[str, ...]] = {
+    "scaling": ("F2",),
+    "marginal": ("F3", "F3b"),
+    "utilization": ("F8",),
+    "itl": ("F4", "F5"),
+    "e2el": ("F15",),
+    "kv": ("F10b", "F10c"),
+    "itl_distribution": ("F6d",),
+    "ttft_wave": ("F7b",),
+    "timeline": ("F7",),
+    "requests": ("F6c",),
+}
+
+
+def lead(figure: str, derived: Derived, findings: Sequence[Finding], language: str = "en") -> Lead:
+    """Return the lead of a figure, by what its rules found."""
+    if figure == "tradeoff":
+        variant, numbers = _tradeoff(derived)
+        parts = sentences(lookup(f"figures.tradeoff.claim_{variant}", language), language, numbers)
+        return Lead(parts[0], _joined(parts[1:], language))
+    if figure not in FIGURE_RULES:
+        raise SweepError(f"no figure {figure!r}; known are {', '.join(FIGURES)}")
+    by_id = {finding.id: finding for finding in findings}
+    parts = [part for name in FIGURE_RULES[figure] if name in by_id for part in paragraph(by_id[name], language)]
+    return Lead(parts[0], _joined(parts[1:], language)) if parts else Lead("", "")
+
+
+def _tradeoff(derived: Derived) -> tuple[str, dict[str, Any]]:
+    """Compare what throughput costs in p99 TTFT on the first and on the last span of the curve."""
+    rows = [
+        row
+        for row in derived.rows
+        if not row["failed"] and get(row, "output_tok_s") is not None and get(row, "ttft_p99_ms") is not None
+    ]
+    if len(rows) < 2:
+        return "unknown", {}
+    low, high = rows[-2], rows[-1]
+    middle = next((row for row in rows if row["C"] == derived.sweep["operating_point"]), None)
+    if middle is None or middle is rows[0]:
+        middle = low if low is not rows[0] else None
+
+    def span(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float | None, float | None]:
+        return minus(get(b, "output_tok_s"), get(a, "output_tok_s")), times(
+            minus(get(b, "ttft_p99_ms"), get(a, "ttft_p99_ms")), 1e-3
+        )
+
+    gained, paid = span(low, high)
+    numbers: dict[str, Any] = {
+        "c": low["C"],
+        "d": high["C"],
+        "last_s": paid,
+        "last_gain_pct": growth_pct(get(low, "output_tok_s"), get(high, "output_tok_s")),
+    }
+    before = None
+    if middle is not None:
+        first_gained, first_paid = span(rows[0], middle)
+        before = ratio(first_paid, first_gained)
+        numbers |= {
+            "a": rows[0]["C"],
+            "b": middle["C"],
+            "first_s": first_paid,
+            "first_gain": ratio(get(middle, "output_tok_s"), get(rows[0], "output_tok_s")),
+        }
+    if gained is None or paid is None or gained <= 0:
+        return "falls", numbers
+    cost = paid / gained
+    return ("rises" if cost > (before if before is not None else 0.0) and cost > 0 else "flat"), numbers
+
+
+def caption(
+    figure: str, derived: Derived, context: Mapping[str, Any], findings: Sequence[Finding] = (), language: str = "en"
+) -> str:
+    """Return the caption: what is shown, how to read it, what would make it misleading; thresholds from this run."""
+    limits = Thresholds.of(context)
+    workload, boot = derived.sweep["workload"], derived.sweep["startup"]["current"]
+    shares = [value for row in derived.rows if (value := get(row, "ttft_share_pct")) is not None]
+    threshold: dict[str, Any] = {
+        "scaling": limits.scaling_efficiency_pct,
+        "marginal": 100 * limits.marginal_share,
+    }
+    numbers = {
+        "tiers": [row["slo_s"] for row in derived.sweep["slo"].values()],
+        "threshold_pct": threshold.get(figure),
+        "threshold": limits.jitter_ratio,
+        "single": get(derived.row(1), "output_tok_s"),
+        "tokens_per_request": workload["tokens_per_request"],
+        "pool_tokens": boot["kv_pool_tokens"],
+        "ttft_share_min_pct": min(shares, default=None),
+        "ttft_share_max_pct": max(shares, default=None),
+        **derived.sweep["peaks"],
+    }
+    return _joined(sentences(lookup(f"figures.{figure}.caption", language), language, numbers), language)
+
+
+def question(figure: str, language: str = "en") -> str:
+    """Return the reader's question that a figure answers: its category in Snakemake's report."""
+    return str(lookup(f"figures.{figure}.question", language))
+
+
+def verdict(derived: Derived, findings: Sequence[Finding], language: str = "en") -> list[str]:
+    """Return the verdict paragraph: is memory the limit, is throughput saturated, what draws the knee."""
+    return [fill(f"verdict.{key}", language, **numbers) for key, numbers in _verdict(derived, findings, language)]
+
+
+def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the verdict's sentences by key, with their numbers."""
+    sweep, by_id = derived.sweep, {finding.id: finding for finding in findings}
+    top = derived.row(sweep["top"])
+    if not top:
+        yield "all_failed", {}
+        return
+    if sweep["failed_levels"]:
+        yield "some_failed", {"levels": sweep["failed_levels"]}
+    if len(derived.rows) == 1:
+        yield "one_level", {"top": top["C"]}
+    bound = get(top, "kv_upper_bound_pct")
+    preempted = [count for row in derived.rows if (count := get(row, "preemptions")) is not None]
+    scheduler = by_id.get("F12b")
+    if sweep["kv_wall"]:
+        yield "memory_wall", {"top": top["C"], "bound_pct": bound, "preemptions": sum(preempted) if preempted else None}
+    elif scheduler is not None and scheduler.holds:
+        yield "memory_scheduler", {"growth_pct": scheduler.numbers["pool_growth_pct"]}
+    elif sweep["kv_wall"] is False:
+        yield "memory_free", {"top": top["C"], "bound_pct": bound}
+    else:
+        absent = ["preemptions"] if len(preempted) < len(derived.rows) else []
+        absent += ["startup.kv_pool_tokens"] if sweep["startup"]["current"]["kv_pool_tokens"] is None else []
+        yield "memory_unknown", {"inputs": _inputs(absent or ["input_tokens and output_tokens"], language)}
+    yield from _throughput_verdict(sweep, top, by_id, language)
+    onset = sweep["rules"]["jitter_onset"]
+    barring = by_id.get("F4")
+    if barring is not None and barring.barred_by:
+        yield "jitter_unknown", {"inputs": _inputs(barring.barred_by, language)}
+    elif onset["status"] == "found":
+        yield "jitter", {"onset": onset["value"], "ratio": get(derived.row(onset["value"]), "itl_p99_over_p50")}
+    elif onset["status"] == "none":
+        yield "no_jitter", {"threshold": onset["threshold"]}
+    else:
+        yield "jitter_unknown", {"inputs": _inputs(onset["missing"], language)}
+    if sweep["operating"]["passes_above_a_failure"]:
+        yield "latency_falls", {"failed": sweep["operating"]["first_failed"]}
+
+
+def _throughput_verdict(
+    sweep: Mapping[str, Any], top: Mapping[str, Any], by_id: Mapping[str, Finding], language: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield whether throughput is saturated; nothing is claimed when an audit bars it."""
+    rule, finding = sweep["rules"]["saturated"], by_id.get("F1")
+    if finding is not None and finding.barred_by:
+        yield "saturation_unknown", {"inputs": _inputs(finding.barred_by, language)}
+    elif rule["status"] == NOT_EVALUABLE:
+        yield "saturation_unknown", {"inputs": _inputs(rule["missing"], language)}
+    elif rule["value"]:
+        yield "saturated", {"top": top["C"], "gain_pct": finding.numbers["gain_pct"] if finding else None}
+    elif sweep["marginal_falls"] is not None:
+        yield "unsaturated_falls", {"top": top["C"], "falls_from": sweep["marginal_falls"]}
+    else:
+        yield "unsaturated", {"top": top["C"]}
+
+
+@dataclass(frozen=True)
+class Card:
+    """One KPI card. ``state``: good, bad or unknown; ``below`` is the text under the recommended point."""
+
+    name: str
+    title: str
+    value: str
+    line: str
+    state: str
+    below: str = ""
+
+
+def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -> list[Card]:
+    """Return the recommended point and the four KPI cards."""
+    sweep, by_id = derived.sweep, {finding.id: finding for finding in findings}
+    top, single, worst = derived.row(sweep["top"]), derived.row(1), sweep["worst_unevenness"]
+    point = by_id.get("F13")
+    numbers: dict[str, Any] = {
+        **(point.numbers if point else {}),
+        "onset": sweep["jitter_onset"],
+        "fallback_C": sweep["quiet_fallback"],
+        "fallback_loss_pct": sweep["fallback_loss_pct"],
+        "next_C": sweep["next_level"]["C"],
+        "next_gain_pct": sweep["next_level"]["output_tok_s_gain_pct"],
+        "next_ttft_p99_s": sweep["next_level"]["ttft_p99_s"],
+    }
+    first = [_operating_card(point, numbers, language)]
+    values: dict[str, tuple[Any, dict[str, Any], str]] = {
+        "mbu": (
+            get(single, "mbu_pct"),
+            {"mbu_pct": get(single, "mbu_pct"), "single_tok_s": get(single, "output_tok_s")},
+            "line",
+        ),
+        "gain": (
+            get(top, "scaling_gain"),
+            {
+                "top": top.get("C"),
+                "gain": get(top, "scaling_gain"),
+                "factor": top.get("C"),
+                "marginal": get(top, "marginal_tok_s_per_slot"),
+            },
+            "line",
+        ),
+        "jitter": (
+            worst["ratio"],
+            {"ratio": worst["ratio"], "worst_C": worst["C"]},
+            "line" if sweep["jitter_onset"] is not None else "even",
+        ),
+        "kv": (
+            get(top, "kv_mean_pct"),
+            {
+                "top": top.get("C"),
+                "kv_mean_pct": get(top, "kv_mean_pct"),
+                "kv_bound_pct": get(top, "kv_upper_bound_pct"),
+                "kv_peak_pct": get(top, "kv_peak_pct"),
+            },
+            "line",
+        ),
+    }
+    for name, (value, fills, line) in values.items():
+        text = lookup(f"cards.{name}", language)
+        known = value is not None
+        bad = name == "jitter" and sweep["jitter_onset"] is not None
+        first.append(
+            Card(
+                name,
+                sentences(text["title"], language, fills)[0],
+                sentences(text["value"], language, fills)[0] if known else str(lookup("cards.unknown", language)),
+                _joined(sentences(text[line], language, fills), language) if known else "",
+                "unknown" if not known else "bad" if bad else "good",
+            )
+        )
+    return first
+
+
+def _operating_card(point: Finding | None, numbers: Mapping[str, Any], language: str) -> Card:
+    """Return the card of the recommended point: the point, that there is none, or why it is not known."""
+    text = lookup("cards.operating", language)
+    if point is None or point.outcome == NOT_EVALUABLE:
+        why = render(point, language) if point is not None else ""
+        return Card("operating", text["title"], str(lookup("cards.unknown", language)), why, "unknown")
+    if point.outcome == FAILS:
+        value = sentences(text["none"], language, numbers)[0]
+        return Card("operating", text["title"], value, render(point, language), "bad")
+    # the neighbours are told only as far as they are known
+    lines = [part for item in text["line"] for part in _optional(item, language, numbers)]
+    below = [part for item in text["below"] for part in _optional(item, language, numbers)]
+    value = sentences(text["value"], language, numbers)[0]
+    return Card("operating", text["title"], value, _joined(lines, language), "good", _joined(below, language))
+
+
+def _optional(item: str, language: str, numbers: Mapping[str, Any]) -> list[str]:
+    """Return the sentence, or nothing when a number of it is missing."""
+    return [] if any(_is_missing(numbers.get(name)) for name in fields(item)) else sentences(item, language, numbers)
