@@ -176,7 +176,7 @@ def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequenc
     """Return the levels that must not be trusted in a figure that carries ``claims``, with the reason: drawn hollow.
 
     A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an
-    audit that bars one of the claims failed at it (``numbers["levels_failed"]``).
+    audit that bars one of the claims failed at it.
     """
     reasons: dict[int, str] = {}
     levels = derived.levels
@@ -192,9 +192,15 @@ def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequenc
     for finding in findings:
         if finding.kind != "audit" or finding.outcome != "fails" or not set(finding.bars).intersection(claims):
             continue
-        for level in finding.numbers.get("levels_failed") or ():
-            reasons.setdefault(int(level), f"audit {finding.id}")
+        for level in audited_levels(finding.numbers):
+            reasons.setdefault(level, f"audit {finding.id}")
     return reasons
+
+
+def audited_levels(numbers: Mapping[str, Any]) -> list[int]:
+    """Return the levels at which an audit failed, as its numbers name them."""
+    named = {int(level) for key in ("levels_failed", "throttled_levels") for level in numbers.get(key) or ()}
+    return sorted(named)
 
 
 def new_figure(height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:

@@ -14,8 +14,8 @@ from scripts.analysis.figures import NAMES, Extras, draw, overlay, to_bytes
 from scripts.analysis.load_levels import read_levels, write_derived
 from scripts.analysis.report import font, story, svg
 from scripts.analysis.report.cards import cards
-from scripts.analysis.report.compose import compose
-from scripts.analysis.report.story import Claim, Picture, Section, Subject
+from scripts.analysis.report.compose import boots_of, compose
+from scripts.analysis.report.story import Picture, Section, Subject
 from scripts.analysis.report.words import Words
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def build(
     out.mkdir(parents=True, exist_ok=True)
     write_derived(derived, findings, out, language)
     words = Words(language)
-    texts = {finding.id: finding_texts.render(finding, language) for finding in findings}
+    texts = {finding.id: tuple(finding_texts.paragraph(finding, language)) for finding in findings}
     subject = Subject(derived, given, tuple(findings), more, words, texts)
     sections, written = compose(subject, _pictures(subject, out / "figures", formats))
     (out / "tables").mkdir(exist_ok=True)
@@ -73,13 +73,15 @@ def _pictures(subject: Subject, folder: Path, formats: Sequence[str]) -> dict[st
     below = extras.get("figures")
     if below is not None and not isinstance(below, Extras):
         below = Extras(**below)
-    captions = story.captions(subject.context, words)
     made = {}
     for name in NAMES:
-        figure = draw(name, subject.derived, subject.context, subject.findings, words.language, extras=below)
+        figure = draw(name, subject.derived, dict(subject.context), subject.findings, words.language, extras=below)
         number = story.NUMBERS.get(name) or story.UNNUMBERED[name]
         drawn = _written(name, figure, folder, formats)
-        made[name] = _picture(name, figure, drawn, words("figure", number=number), captions[name])
+        caption = finding_texts.caption(
+            story.CATALOGUE.get(name, name), subject.derived, subject.context, subject.findings, words.language
+        )
+        made[name] = _picture(name, figure, drawn, words("figure", number=number), caption)
     comparison = extras.get("comparison") or {}
     for name in overlay.NAMES if comparison.get("members") else ():
         figure = overlay.draw(name, comparison["members"], words.language)
@@ -111,8 +113,7 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
     words, context, extras = subject.words, subject.context, subject.extras
     claims = subject.claims
     rows = subject.derived.rows
-    boots = [dict(boot) for boot in extras.get("boots") or context.get("boots") or ()]
-    notices = [text for text in (story.boots_warning(boots, rows, words),) if text]
+    notices = [text for text in (story.boots_warning(boots_of(subject), rows, words),) if text]
     failed = [str(row["C"]) for row in rows if row.get("failed")]
     if failed:
         notices.append(words("failed_levels", levels=", ".join(failed)))
@@ -129,7 +130,7 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
         "title": " · ".join(str(context[key]) for key in ("title",) if context.get(key)) or words("title"),
         "who": [str(context[key]) for key in ("machine", "round", "sweep") if context.get(key)],
         "lead": lead(subject),
-        "verdict": verdict(claims),
+        "verdict": finding_texts.verdict(subject.derived, subject.findings, words.language),
         "cards": cards(rows, subject.derived.sweep, words),
         "notices": notices,
         "failed_audits": [claim for claim in claims.values() if claim.kind == "audit" and claim.outcome == "fails"],
@@ -165,13 +166,3 @@ def lead(subject: Subject) -> str:
         else words("lead.workload", input=f"{given:,}", output=f"{made:,}", levels=levels)
     )
     return f"{workload} {words('lead.question')}"
-
-
-def verdict(claims: Mapping[str, Claim]) -> list[Claim]:
-    """Return the claims that make the verdict: those that were evaluated, the first few questions of the sweep."""
-    wanted = [claims[key] for key in story.VERDICT if key in claims]
-    return [
-        claim
-        for claim in wanted
-        if claim.outcome == "holds" or (claim.id in ("F1", "F4", "F10b") and claim.outcome == "fails")
-    ]

@@ -70,14 +70,14 @@ def _operating(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Word
     row: dict[str, Any] = next((row for row in rows if row["C"] == level), {})
     value = Markup("C = {}").format(level)
     if known(row.get("output_tok_s")):
-        rate = linked("output_tok_s", row["output_tok_s"], level, words, f"{row['output_tok_s']:,.0f}")
+        rate = linked("output_tok_s", row["output_tok_s"], level, words)
         value = Markup("C = {} · {} tok/s").format(level, rate)
     lines = []
     if known(row.get("scaling_gain")):
         gain = linked("scaling_gain", row["scaling_gain"], level, words)
         lines.append(rich(words, "card.operating.gain", gain=gain))
     if known(row.get("itl_p50_ms")):
-        itl = linked("itl_p50_ms", row["itl_p50_ms"], level, words, f"{row['itl_p50_ms']:.1f}")
+        itl = linked("itl_p50_ms", row["itl_p50_ms"], level, words)
         growth = sweep.get("operating_itl_p50_growth_pct")
         lines.append(
             rich(words, "card.operating.itl", itl=itl, growth=_signed(growth))

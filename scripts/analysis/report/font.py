@@ -35,7 +35,7 @@ def faces(text: str) -> str:
 
 def _subset(path: str, text: str) -> str:
     """Return a WOFF font with the glyphs of ``text`` only, in base64; no time stamp is written."""
-    from fontTools import subset
+    from fontTools import subset  # type: ignore[import-untyped]
 
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     options = subset.Options(flavor="woff", hinting=False, layout_features=["kern"], notdef_outline=True)

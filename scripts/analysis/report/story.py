@@ -8,24 +8,22 @@ from typing import Any
 from markupsafe import Markup
 
 from scripts.analysis.derive import Derived
-from scripts.analysis.figures import style
 from scripts.analysis.finding import Finding
-from scripts.analysis.report import tables
-from scripts.analysis.report.definitions import shown
+from scripts.analysis.report.definitions import definition, shown
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
-from scripts.analysis.thresholds import Thresholds
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A finding as the page shows it: its sentence, its outcome, and the numbers of its rule."""
+    """A finding as the page shows it: its claim, what more it says, its outcome, and the numbers of its rule."""
 
     id: str
     kind: str
     outcome: str
     badge: str
     text: str
+    more: str = ""
     numbers: tuple[tuple[str, str], ...] = ()
     barred_by: tuple[str, ...] = ()
 
@@ -55,16 +53,19 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A question, the claims that answer it (the first is the lead), and the evidence."""
+    """A question, the claims that answer it, and the evidence. ``opening`` is a lead that no single rule gives."""
 
     id: str
     title: str
     claims: tuple[Claim, ...] = ()
     blocks: tuple[Block, ...] = field(default=())
+    opening: tuple[str, str] | None = None
 
     @property
     def lead(self) -> Claim | None:
-        """The claim in bold: the first one that holds, else the first that was evaluated."""
+        """The claim in bold: the first one that holds, else the first that was evaluated; none below an opening."""
+        if self.opening is not None:
+            return None
         for outcome in ("holds", "fails"):
             for claim in self.claims:
                 if claim.outcome == outcome and claim.kind != "audit":
@@ -81,7 +82,7 @@ class Subject:
     findings: tuple[Finding, ...]
     extras: Mapping[str, Any]
     words: Words
-    texts: Mapping[str, str]
+    texts: Mapping[str, tuple[str, ...]]
 
     @property
     def claims(self) -> dict[str, Claim]:
@@ -121,21 +122,23 @@ NUMBERS = {
     "kv_pool": "7",
 }
 UNNUMBERED = {"itl_distribution": "5a", "request_timeline": "5b", "ttft_by_launch": "5c", "timeline": "5d"}
-VERDICT = ("F12b", "F1", "F4", "F3b", "F6c", "F10b")
+CATALOGUE = {"itl_split": "itl", "kv_pool": "kv", "ttft_by_launch": "ttft_wave", "request_timeline": "requests"}
 
 
-def claims_of(findings: Sequence[Finding], texts: Mapping[str, str], words: Words) -> dict[str, Claim]:
+def claims_of(findings: Sequence[Finding], texts: Mapping[str, tuple[str, ...]], words: Words) -> dict[str, Claim]:
     """Return every finding as a claim, by its id."""
     made = {}
     for finding in findings:
         prefix = "outcome.audit." if finding.kind == "audit" else "outcome."
+        first, *rest = texts[finding.id] or ("",)
         numbers = tuple((name, _plain(name, value)) for name, value in finding.numbers.items())
         made[finding.id] = Claim(
             finding.id,
             finding.kind,
             finding.outcome,
             words(prefix + finding.outcome),
-            texts[finding.id],
+            first,
+            words("join").join(rest),
             numbers,
             finding.barred_by,
         )
@@ -149,32 +152,8 @@ def _plain(name: str, value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return shown(name, value) if tables.definition(name) is not None else f"{value:,.6g}"
+        return shown(name, value) if definition(name) is not None else f"{value:,.6g}"
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def captions(context: Mapping[str, Any], words: Words) -> dict[str, str]:
-    """Return the captions with the thresholds of this very run filled in."""
-    limits = Thresholds.of(context)
-    tiers = " / ".join(f"{tier:g}" for tier in style.tiers(context)) or "–"
-    return {
-        "tradeoff": words("caption.tradeoff", tiers=tiers),
-        "scaling": words("caption.scaling", efficiency=f"{limits.scaling_efficiency_pct:g}"),
-        "marginal": words("caption.marginal", share=f"{limits.marginal_share:g}"),
-        "itl_split": words("caption.itl_split", ratio=f"{limits.jitter_ratio:g}"),
-        **{
-            name: words(f"caption.{name}")
-            for name in (
-                "utilization",
-                "itl_distribution",
-                "request_timeline",
-                "ttft_by_launch",
-                "timeline",
-                "e2el",
-                "kv_pool",
-            )
-        },
-    }
 
 
 def roofline_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scripts.analysis.finding import Finding
 from scripts.analysis.report.definitions import DEFINITIONS, definition, shown
 from scripts.analysis.report.words import Words
 
@@ -53,20 +54,20 @@ def known(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
-def number_cell(key: str, row: Row, level: int | None, words: Words) -> Cell:
+def number_cell(key: str, row: Row, level: int | None, words: Words, decimals: int | None = None) -> Cell:
     """Return the cell of a column: rounded as everywhere, traced by its hover text, its interval below if any."""
     value = row.get(key)
     found = definition(key)
     anchor = f"d-{key.removeprefix('steady_')}" if found is not None else ""
-    if not known(value):
+    if value is None or not known(value):
         return Cell("–", words("not_known"), "", None, numeric=True)
     if isinstance(value, str | bool):
         return Cell(str(value), raw=value)
     low, high = row.get(f"{key}_lo"), row.get(f"{key}_hi")
     below = ""
     if known(low) and known(high) and isinstance(low, int | float) and isinstance(high, int | float):
-        below = f"{shown(key, low)} – {shown(key, high)}"
-    return Cell(shown(key, value), trace(key, value, level, words), anchor, value, below, numeric=True)
+        below = f"{shown(key, low, decimals)} – {shown(key, high, decimals)}"
+    return Cell(shown(key, value, decimals), trace(key, value, level, words), anchor, value, below, numeric=True)
 
 
 def trace(key: str, value: float, level: int | None, words: Words) -> str:
@@ -101,8 +102,12 @@ def of_levels(
     optional: Sequence[str] = (),
     reasons: Mapping[int, str] | None = None,
     notes: Sequence[str] = (),
+    decimals: Mapping[str, int] | None = None,
 ) -> Table:
-    """Return a table with one row a level. ``optional`` columns appear only where some level has a value."""
+    """Return a table with one row a level. ``optional`` columns appear only where some level has a value.
+
+    ``decimals`` shows a column finer than elsewhere, where a comparison needs it.
+    """
     columns = [*keys, *[key for key in optional if any(known(row.get(key)) for row in rows)]]
     said = dict(reasons) if reasons else {}
     body = []
@@ -111,7 +116,7 @@ def of_levels(
         cells = [
             Cell(str(level), trace("C", level, level, words), "d-C", level, numeric=True)
             if key == "C"
-            else number_cell(key, row, level, words)
+            else number_cell(key, row, level, words, (decimals or {}).get(key))
             for key in columns
         ]
         if said:
@@ -312,20 +317,21 @@ def rules(sweep: Mapping[str, Any], words: Words) -> Table:
     return Table("rules", words("table.rules"), ("rule", "threshold", "result"), heads, tuple(body))
 
 
-def audits(findings: Iterable[Any], texts: Mapping[str, str], words: Words) -> Table:
+def audits(findings: Iterable[Finding], claims: Mapping[str, Any], words: Words) -> Table:
     """Return the audits with outcome, sentence and what each bars."""
-    body = []
+    body: list[tuple[Cell, ...]] = []
     marked = set()
     for finding in findings:
         if finding.kind != "audit":
             continue
         if finding.outcome == "fails":
             marked.add(len(body))
+        text = f"{claims[finding.id].text} {claims[finding.id].more}".strip()
         body.append(
             (
                 Cell(finding.id, raw=finding.id),
                 Cell(words(f"outcome.audit.{finding.outcome}"), raw=finding.outcome),
-                Cell(texts[finding.id], raw=texts[finding.id]),
+                Cell(text, raw=text),
                 Cell(", ".join(finding.bars), raw=" ".join(finding.bars)),
             )
         )
@@ -337,7 +343,7 @@ def audits(findings: Iterable[Any], texts: Mapping[str, str], words: Words) -> T
 
 def all_definitions(words: Words) -> Table:
     """Return label, unit, formula, inputs and file of every number the report can show: the targets of its links."""
-    body = []
+    body: list[tuple[Cell, ...]] = []
     for key, found in DEFINITIONS.items():
         body.append(
             (
