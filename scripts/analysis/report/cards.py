@@ -100,7 +100,7 @@ def _operating(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Word
         and all(value is not None and known(value) for value in (fallback, loss, tail))
     ):
         itl = linked("itl_p99_ms", float(tail or 0), level, words)
-        lines.append(rich(words, "card.operating.fallback", itl=itl, C=fallback, loss=f"{loss:.0f}%"))
+        lines.append(rich(words, "card.operating.fallback", itl=itl, C=fallback, loss=f"{loss:.1f}%"))
     return Card("operating", title, value, tuple(lines))
 
 

@@ -44,8 +44,8 @@ def css_colors(dark: bool) -> str:
         style.BAND: "#8b949e",
         style.ACCENT: "#f0b429",
         style.ROUND_COLORS[0]: "#4aa3e0",
-        style.ROUND_COLORS[1]: "#f0883e",
-        style.ROUND_COLORS[2]: "#3fb98b",
+        style.ROUND_COLORS[1]: "#3fb98b",
+        style.ROUND_COLORS[4]: "#f0883e",
     }
     return "".join(f"--f-{name}:{darker.get(color, color) if dark else color};" for color, name in COLORS.items())
 

@@ -216,7 +216,7 @@ def glossary(rows: Sequence[Row], words: Words) -> Table:
 
 def slo(sweep: Mapping[str, Any], words: Words) -> Table:
     """Return the promises on p99 TTFT with the highest level that keeps each, or why there is none."""
-    body = []
+    body: list[tuple[Cell, ...]] = []
     for tier in (sweep.get("slo") or {}).values():
         level = tier.get("C")
         notes = []
@@ -235,6 +235,8 @@ def slo(sweep: Mapping[str, Any], words: Words) -> Table:
             Cell("; ".join(notes), raw="; ".join(notes) or None),
         ]
         body.append(tuple(cells))
+    if all(not row[-1].text for row in body):
+        body = [row[:-1] for row in body]
     heads = (
         words("column.slo"),
         words("column.pick"),
@@ -242,7 +244,8 @@ def slo(sweep: Mapping[str, Any], words: Words) -> Table:
         words("column.remarks"),
     )
     keys = ("slo_s", "C", "output_tok_s", "ttft_p99_s", "itl_p50_ms", "remarks")
-    return Table("slo", words("table.slo"), keys, heads, tuple(body))
+    width = len(body[0]) if body else len(keys)
+    return Table("slo", words("table.slo"), keys[:width], heads[:width], tuple(body))
 
 
 def account(sweep: Mapping[str, Any], words: Words) -> Table | None:
@@ -373,6 +376,8 @@ def of_mapping(name: str, values: Mapping[str, Any], words: Words) -> Table:
     def text(value: Any) -> str:
         if isinstance(value, str):
             return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return f"{value:,}"
         return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
     body = tuple((Cell(str(key), raw=str(key)), Cell(text(value), raw=text(value))) for key, value in values.items())
