@@ -140,7 +140,13 @@ def _cell(value: Any) -> Any:
 
 def _failed(row: Mapping[str, Any]) -> bool:
     """True when the table says that no request of the level succeeded."""
-    return get(row, "requests_ok") == 0 or str(row.get("status") or "").lower() == "failed"
+    tried, failed = get(row, "requests"), get(row, "requests_failed")
+    return (
+        get(row, "requests_ok") == 0
+        or (tried is not None and tried > 0 and failed == tried)
+        or get(row, "output_tok_s") == 0
+        or str(row.get("status") or "").lower() == "failed"
+    )
 
 
 def _client(row: Mapping[str, Any], name: str, prefix: str) -> float | None:
@@ -241,6 +247,8 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
         }
         for name, found in out.items():
             row[name] = found if found is not None else get(row, name)
+        if row["failed"]:  # counters of a level that did no work say nothing of the wall
+            row |= {"mfu_pct": None, "mbu_pct": None}
 
 
 def _points(rows: Rows, name: str) -> list[knee.Point]:
@@ -251,7 +259,14 @@ def _points(rows: Rows, name: str) -> list[knee.Point]:
 def _knees(rows: Rows, context: Mapping[str, Any], limits: Thresholds, prefix: str) -> dict[str, Any]:
     """Return the named rules and the SLO table, on whole run or steady state."""
     ratios = _points(rows, f"{prefix}itl_p99_over_p50")
-    onset = knee.first_where(ratios, limits.jitter_ratio, False, f"{prefix}itl_p99_ms and {prefix}itl_p50_ms")
+    absent = [
+        f"{prefix}{name}"
+        for name in ("itl_p99_ms", "itl_p50_ms")
+        if not any(v for _, v in _points(rows, prefix + name))
+    ]
+    onset = knee.first_where(
+        ratios, limits.jitter_ratio, False, *(absent or ["itl_p99_ms and itl_p50_ms of one level"])
+    )
     jumps = _points(rows, f"{prefix}itl_p99_jump_from_prev")
     by_jump = knee.first_where(jumps, limits.jitter_jump, False, f"{prefix}itl_p99_ms of two neighbouring levels")
     efficiency = _points(rows, f"{prefix}scaling_efficiency_pct")
@@ -262,7 +277,8 @@ def _knees(rows: Rows, context: Mapping[str, Any], limits: Thresholds, prefix: s
         {value for value in map(number, tiers if tiers is not None else (0.5, 1, 1.5, 3)) if value is not None}
     )
     table = {slo.key(value): slo.tier(rows, value, prefix) for value in tier_values}
-    operating = slo.tier(rows, limits.operating_slo_s, prefix)
+    stated = slo.stated(context, tier_values)
+    operating = slo.tier(rows, stated, prefix)
     worst = knee.worst(ratios)
     rules = {
         "jitter_onset": onset,
@@ -278,11 +294,14 @@ def _knees(rows: Rows, context: Mapping[str, Any], limits: Thresholds, prefix: s
             operating.level,
             operating.unknown,
             (f"{prefix}ttft_p99_ms",) if operating.status == "not_evaluable" else (),
-            limits.operating_slo_s,
+            stated,
         ),
     }
+    if all(row["failed"] for row in rows):
+        lacking = knee.Rule("not_evaluable", None, tuple(row["C"] for row in rows), ("a level that succeeded",))
+        rules = dict.fromkeys(rules, lacking)
     found: dict[str, Any] = {name: rule.value for name, rule in rules.items()}
-    found["operating_slo_s"] = limits.operating_slo_s
+    found["operating_slo_s"] = stated
     found["operating"] = operating.row()
     found["worst_unevenness"] = {"C": worst[0] if worst else None, "ratio": worst[1] if worst else None}
     found["slo"] = {key: row.row() for key, row in table.items()}

@@ -121,6 +121,8 @@ def f2(case: Case, found: Found) -> Finding:
     }
     if rule["status"] == NOT_EVALUABLE:
         return lacking("F2", rule["missing"], numbers)
+    if rule["status"] == "none" and len(case.rows) < 2:
+        return lacking("F2", ["a second level"], numbers)
     return judged("F2", rule["status"] == "found", numbers)
 
 

@@ -25,12 +25,12 @@ class Rule:
     threshold: float | None = None
 
 
-def first_where(points: Sequence[Point], threshold: float, below: bool, missing: str) -> Rule:
+def first_where(points: Sequence[Point], threshold: float, below: bool, *missing: str) -> Rule:
     """Return the smallest level whose value is >= ``threshold`` (or, with ``below``, < ``threshold``)."""
     judged = [(level, value) for level, value in points if value is not None]
     unknown = tuple(level for level, value in points if value is None)
     if not judged:
-        return Rule("not_evaluable", None, unknown, (missing,), threshold)
+        return Rule("not_evaluable", None, unknown, missing, threshold)
     for level, value in sorted(judged):
         if (value < threshold) if below else (value >= threshold):
             # a level above the one found cannot change the answer

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.analysis.values import Row, get, times
+from scripts.analysis.values import Row, first, get, times
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def tier(rows: Sequence[Row], slo_s: float, prefix: str = "") -> Tier:
             unknown.append(int(row["C"]))
         else:
             judged.append((row, p99 <= slo_s * 1e3))
-    if not any(get(row, f"{prefix}ttft_p99_ms") is not None for row, _ in judged):
+    if all(row.get("failed") for row, _ in judged):
         return Tier(slo_s, "not_evaluable", unknown=tuple(unknown))
     failed = next((int(row["C"]) for row, passed in judged if not passed), None)
     passing = [row for row, passed in judged if passed and (failed is None or row["C"] < failed)]
@@ -74,6 +74,17 @@ def tier(rows: Sequence[Row], slo_s: float, prefix: str = "") -> Tier:
         tuple(level for level in unknown if level < pick["C"]),
         failed,
     )
+
+
+def stated(context: Row, tiers: Sequence[float]) -> float:
+    """Return the SLO on p99 TTFT that the operating point must keep.
+
+    ``context["operating_slo_s"]``, or the threshold of that name; else the upper middle tier: 1.5 s of 0.5, 1, 1.5, 3.
+    """
+    given = first(context.get("operating_slo_s"), (context.get("thresholds") or {}).get("operating_slo_s"))
+    if given is not None:
+        return given
+    return tiers[len(tiers) // 2] if tiers else 1.5
 
 
 def key(slo_s: float) -> str:

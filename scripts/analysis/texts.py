@@ -87,8 +87,9 @@ LISTS: dict[str, Callable[[Sequence[Any]], str]] = {
 class _Formatter(string.Formatter):
     """Fill ``{name:metric}``; a missing value shows as the language's word for it."""
 
-    def __init__(self, missing: str) -> None:
-        self.missing = missing
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self.missing = str(lookup("missing", language))
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if _is_missing(value):
@@ -96,7 +97,9 @@ class _Formatter(string.Formatter):
         if not format_spec:
             return str(value)
         if format_spec in LISTS:
-            return LISTS[format_spec](value)
+            # what is not recorded is named in the reader's language; lines of settings stay as they are
+            items = [input_name(item, self.language) if isinstance(item, str) else item for item in value]
+            return LISTS[format_spec](items)
         parsed = number(value)
         if parsed is None:
             if format_spec == "plain":
@@ -148,7 +151,7 @@ def fill(key: str, language: str, **numbers: Any) -> str:
 
 def sentences(template: str | Sequence[str], language: str, numbers: Mapping[str, Any]) -> list[str]:
     """Fill a template, or the items of a paragraph: a further item is left out when one of its numbers is missing."""
-    formatter = _Formatter(str(lookup("missing", language)))
+    formatter = _Formatter(language)
     if isinstance(template, str):
         return [formatter.vformat(template, (), numbers)]
     return [
@@ -165,7 +168,7 @@ def _joined(parts: Sequence[str], language: str) -> str:
 
 def shown(metric: str, value: Any, language: str = "en") -> str:
     """Return one value by its metric's formatter, the language's word when it is missing."""
-    return _Formatter(str(lookup("missing", language))).format_field(value, metric)
+    return _Formatter(language).format_field(value, metric)
 
 
 def input_name(name: str, language: str) -> str:
@@ -396,7 +399,9 @@ def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> It
     onset = sweep["rules"]["jitter_onset"]
     barring = by_id.get("F4")
     if barring is not None and barring.barred_by:
-        yield "jitter_unknown", {"inputs": _inputs(barring.barred_by, language)}
+        yield "jitter_barred", {"audits": str(lookup("generic.and", language)).join(barring.barred_by)}
+    elif len(derived.rows) == 1 and onset["status"] != NOT_EVALUABLE:
+        yield "jitter_one", {"top": top["C"], "ratio": get(top, "itl_p99_over_p50")}
     elif onset["status"] == "found":
         yield "jitter", {"onset": onset["value"], "ratio": get(derived.row(onset["value"]), "itl_p99_over_p50")}
     elif onset["status"] == "none":
@@ -413,7 +418,7 @@ def _throughput_verdict(
     """Yield whether throughput is saturated; nothing is claimed when an audit bars it."""
     rule, finding = sweep["rules"]["saturated"], by_id.get("F1")
     if finding is not None and finding.barred_by:
-        yield "saturation_unknown", {"inputs": _inputs(finding.barred_by, language)}
+        yield "saturation_barred", {"audits": str(lookup("generic.and", language)).join(finding.barred_by)}
     elif rule["status"] == NOT_EVALUABLE:
         yield "saturation_unknown", {"inputs": _inputs(rule["missing"], language)}
     elif rule["value"]:
@@ -440,6 +445,7 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
     """Return the recommended point and the four KPI cards."""
     sweep, by_id = derived.sweep, {finding.id: finding for finding in findings}
     top, single, worst = derived.row(sweep["top"]), derived.row(1), sweep["worst_unevenness"]
+    highest = top.get("C", derived.rows[-1]["C"])
     point = by_id.get("F13")
     numbers: dict[str, Any] = {
         **(point.numbers if point else {}),
@@ -460,10 +466,10 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
         "gain": (
             get(top, "scaling_gain"),
             {
-                "top": top.get("C"),
+                "top": highest,
                 "gain": get(top, "scaling_gain"),
                 "factor": top.get("C"),
-                "marginal": get(top, "marginal_tok_s_per_slot"),
+                "marginal": get(top, "marginal_tok_s_per_slot") if len(derived.rows) > 1 else None,
             },
             "line",
         ),
@@ -475,7 +481,7 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
         "kv": (
             get(top, "kv_mean_pct"),
             {
-                "top": top.get("C"),
+                "top": highest,
                 "kv_mean_pct": get(top, "kv_mean_pct"),
                 "kv_bound_pct": get(top, "kv_upper_bound_pct"),
                 "kv_peak_pct": get(top, "kv_peak_pct"),
@@ -486,7 +492,7 @@ def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -
     for name, (value, fills, line) in values.items():
         text = lookup(f"cards.{name}", language)
         known = value is not None
-        bad = name == "jitter" and sweep["jitter_onset"] is not None
+        bad = (name == "jitter" and sweep["jitter_onset"] is not None) or (name == "kv" and sweep["kv_wall"] is True)
         first.append(
             Card(
                 name,

@@ -18,7 +18,6 @@ class Thresholds:
     marginal_share: float = 0.65  # marginal throughput over T(1) below which it falls fast; (0.58, 0.70)
     marginal_floor: float = 0.2  # a new slot that buys less than this share of the first (F3)
     saturation_gain: float = 1.05  # T(last) / T(previous) under which the sweep is saturated
-    operating_slo_s: float = 1.5  # the stated SLO on p99 TTFT
     operating_itl_growth_pct: float = 10.0  # side condition of the operating point: ITL p50 against C=1
     itl_p50_growth_pct: float = 50.0  # F4: the median hides it below this growth …
     itl_p99_growth: float = 5.0  # … while the tail grew by more than this factor
