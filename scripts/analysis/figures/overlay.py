@@ -205,7 +205,7 @@ def _kv_pool(members: Sequence[Member], words: Words, title: str) -> Figure:
                 label = None
             if ends:
                 extent.append(max(ends))
-                style.note_text(axes, max(ends), place, f"{max(ends):.1f}%", offset=(5, 0), va="center", fontsize=7.5)
+                style.note_text(axes, max(ends), place, f"{max(ends):.1f}%", offset=(5, 0), va="center", fontsize=7.8)
     if len(extent) == 1:
         return style.missing(title, words("missing", what="kv_upper_bound_pct, kv_mean_pct"), {}, words)
     axes.axvline(100, color=style.INK, linewidth=1.6, gid="wall")

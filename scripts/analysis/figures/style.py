@@ -1,6 +1,6 @@
 """The house style: one set of colours, fonts and habits for every figure.
 
-A figure is 5 inches wide and its smallest text 7.5 pt: readable scaled to a phone's 390 px and printed in a column.
+A figure is 4.7 inches wide and its smallest text 7.8 pt: readable scaled to a phone's 390 px and printed in a column.
 Colours are Okabe and Ito's, told apart by the colour-blind; series differ in marker and line style as well. A round has
 one colour everywhere; quantities that share an axes use an accent that no round uses.
 """
@@ -32,9 +32,9 @@ MUTED = "#57606a"
 GRID = "#dfe3e8"
 PAPER = "#ffffff"
 BAND = "#8c959f"
-ROUND_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+ROUND_COLORS = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 ACCENT = "#e69f00"
-WIDTH_IN = 5.0
+WIDTH_IN = 4.7
 HEIGHT_IN = 3.7
 MARKER_SIZE = 5.5
 
@@ -175,8 +175,8 @@ def tiers(context: Mapping[str, Any]) -> list[float]:
 def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequence[str] = ()) -> dict[int, str]:
     """Return the levels that must not be trusted in a figure that carries ``claims``, with the reason: drawn hollow.
 
-    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an audit
-    that bars one of the claims failed at it (``numbers["levels_failed"]``).
+    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an
+    audit that bars one of the claims failed at it.
     """
     reasons: dict[int, str] = {}
     levels = derived.levels
@@ -192,9 +192,15 @@ def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequenc
     for finding in findings:
         if finding.kind != "audit" or finding.outcome != "fails" or not set(finding.bars).intersection(claims):
             continue
-        for level in finding.numbers.get("levels_failed") or ():
-            reasons.setdefault(int(level), f"audit {finding.id}")
+        for level in audited_levels(finding.numbers):
+            reasons.setdefault(level, f"audit {finding.id}")
     return reasons
+
+
+def audited_levels(numbers: Mapping[str, Any]) -> list[int]:
+    """Return the levels at which an audit failed, as its numbers name them."""
+    named = {int(level) for key in ("levels_failed", "throttled_levels") for level in numbers.get(key) or ()}
+    return sorted(named)
 
 
 def new_figure(height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:
@@ -211,26 +217,27 @@ def finish(
     axes.set_title(title, loc="left", pad=17 if who else 8, fontsize=11, color=INK)
     if who:
         axes.annotate(
-            shorten(who, 78),
+            shorten(who, 70),
             (0, 1),
             xytext=(0, 4),
             xycoords="axes fraction",
             textcoords="offset points",
             va="bottom",
             ha="left",
-            fontsize=7.5,
+            fontsize=7.8,
             color=MUTED,
             gid="who",
         )
-    lines = [line for note in notes for line in wrap(note, 96 if words.language == "en" else 48)]
+    lines = [line for note in notes for line in wrap(note, 86 if words.language == "en" else 42)]
     if lines:
-        figure.supxlabel("\n".join(lines), x=0.02, ha="left", fontsize=7.5, color=MUTED)
+        figure.supxlabel("\n".join(lines), x=0.02, ha="left", fontsize=7.8, color=MUTED)
     return figure
 
 
 def missing(title: str, sentence: str, context: Mapping[str, Any], words: Words) -> Figure:
-    """Return a figure that says what is missing, in the place where the data would be."""
+    """Return a figure that says what is missing where the data would be; the sentence is the figure's label too."""
     figure, axes = new_figure(2.0)
+    figure.set_label(sentence)
     axes.set_axis_off()
     axes.text(
         0.5,
@@ -380,7 +387,7 @@ def interval(levels: pd.DataFrame, name: str) -> tuple[list[float], list[float]]
 
 def note_text(axes: Axes, x: float, y: float, text: str, **kwargs: Any) -> None:
     """Write a small annotation on a paper-coloured ground, so that lines behind it do not cut through."""
-    options = {"fontsize": 7.8, "color": INK, "zorder": 6, **kwargs}
+    options = {"fontsize": 8.0, "color": INK, "zorder": 6, **kwargs}
     offset = options.pop("offset", (0, 0))
     axes.annotate(
         text,

@@ -107,7 +107,7 @@ def draw_tiers(axes: Axes, tier_values: list[float], words: Words) -> None:
             textcoords="offset points",
             ha="right",
             va="bottom",
-            fontsize=7.5,
+            fontsize=7.8,
             color=style.MUTED,
             zorder=2,
         )

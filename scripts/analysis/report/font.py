@@ -6,30 +6,45 @@ import logging
 
 from scripts.analysis.figures.style import font_path
 
-FAMILY = "Report Sans"
+LATIN = "Report Latin"
+CHINESE = "Report Chinese"
+_FIRST_CHINESE = 0x2E80
 
 
-def face(text: str) -> str:
-    """Return an ``@font-face`` rule with the glyphs of ``text`` as a data URI; empty where the font is not installed.
+def faces(text: str) -> str:
+    """Return ``@font-face`` rules with the glyphs of ``text`` as data URIs: one for Latin and symbols, one for Chinese.
 
-    The same text gives the same bytes: no time stamp is written.
+    Two families, so that a page can take Chinese from here and leave Latin to the reader's own fonts, while figures
+    take both and show as they were measured. Empty where the font is not installed. The same text gives the same bytes.
     """
     path = font_path()
     if path is None:
         return ""
-    from fontTools import subset
+    wanted = set(text) | set(map(chr, range(32, 127)))
+    parts = {
+        LATIN: ("U+0-2E7F", sorted(one for one in wanted if ord(one) < _FIRST_CHINESE)),
+        CHINESE: ("U+2E80-10FFFF", sorted(one for one in wanted if ord(one) >= _FIRST_CHINESE)),
+    }
+    return "".join(
+        f"@font-face{{font-family:'{family}';unicode-range:{span};font-display:block;"
+        f"src:url(data:font/woff;base64,{_subset(str(path), ''.join(characters))}) format('woff')}}"
+        for family, (span, characters) in parts.items()
+        if characters
+    )
+
+
+def _subset(path: str, text: str) -> str:
+    """Return a WOFF font with the glyphs of ``text`` only, in base64; no time stamp is written."""
+    from fontTools import subset  # type: ignore[import-untyped]
 
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     options = subset.Options(flavor="woff", hinting=False, layout_features=["kern"], notdef_outline=True)
     options.name_IDs = [0, 13, 14]
     options.drop_tables += ["vhea", "vmtx", "VORG", "GSUB", "BASE", "DSIG"]
-    font = subset.load_font(str(path), options)
+    font = subset.load_font(path, options)
     cutter = subset.Subsetter(options)
-    cutter.populate(text="".join(sorted(set(text) | set(map(chr, range(32, 127))))))
+    cutter.populate(text=text)
     cutter.subset(font)
     buffer = io.BytesIO()
     subset.save_font(font, buffer, options)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return (
-        f"@font-face{{font-family:'{FAMILY}';src:url(data:font/woff;base64,{data}) format('woff');font-display:block}}"
-    )
+    return base64.b64encode(buffer.getvalue()).decode()

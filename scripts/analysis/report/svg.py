@@ -3,6 +3,7 @@
 import re
 
 from scripts.analysis.figures import style
+from scripts.analysis.report.font import CHINESE, LATIN
 
 COLORS: dict[str, str] = {
     style.INK: "ink",
@@ -25,6 +26,7 @@ def inline(svg: str, prefix: str, label: str) -> str:
     text = re.sub(r'\bid="([^"]*)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r'(xlink:href|href)="#([^"]*)"', rf'\1="#{prefix}-\2"', text)
     text = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}-\1)", text)
+    text = re.sub(r"(font(?:-family)?:[^;\"]*?)('[^']*', )", rf"\1'{LATIN}', '{CHINESE}', \2", text)
     for color, name in COLORS.items():
         text = re.sub(rf"(:\s*){color}\b", rf"\1var(--f-{name})", text, flags=re.IGNORECASE)
     head_end = text.index(">")
@@ -42,8 +44,8 @@ def css_colors(dark: bool) -> str:
         style.BAND: "#8b949e",
         style.ACCENT: "#f0b429",
         style.ROUND_COLORS[0]: "#4aa3e0",
-        style.ROUND_COLORS[1]: "#f0883e",
-        style.ROUND_COLORS[2]: "#3fb98b",
+        style.ROUND_COLORS[1]: "#3fb98b",
+        style.ROUND_COLORS[4]: "#f0883e",
     }
     return "".join(f"--f-{name}:{darker.get(color, color) if dark else color};" for color, name in COLORS.items())
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.analysis.report.definitions import definition, shown
+from scripts.analysis.finding import Finding
+from scripts.analysis.report.definitions import DEFINITIONS, definition, shown
 from scripts.analysis.report.words import Words
 
 Row = Mapping[str, Any]
@@ -15,7 +16,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell shows, why (hover text), where it is defined (anchor) and the unrounded value that goes to the CSV."""
+    """What a cell shows, why (hover text), where it is defined (anchor), and the unrounded value for the CSV."""
 
     text: str
     title: str = ""
@@ -36,6 +37,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     marked: frozenset[int] = frozenset()
     notes: tuple[str, ...] = field(default=())
+    ids: tuple[str, ...] = ()
 
     def csv(self) -> str:
         """Return the table as CSV: unrounded numbers, empty where a value is not known."""
@@ -52,20 +54,20 @@ def known(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
-def number_cell(key: str, row: Row, level: int | None, words: Words) -> Cell:
-    """Return the cell of a column: rounded as everywhere, traced by its hover text, with its interval below if there is one."""
+def number_cell(key: str, row: Row, level: int | None, words: Words, decimals: int | None = None) -> Cell:
+    """Return the cell of a column: rounded as everywhere, traced by its hover text, its interval below if any."""
     value = row.get(key)
     found = definition(key)
     anchor = f"d-{key.removeprefix('steady_')}" if found is not None else ""
-    if not known(value):
+    if value is None or not known(value):
         return Cell("–", words("not_known"), "", None, numeric=True)
     if isinstance(value, str | bool):
         return Cell(str(value), raw=value)
     low, high = row.get(f"{key}_lo"), row.get(f"{key}_hi")
     below = ""
     if known(low) and known(high) and isinstance(low, int | float) and isinstance(high, int | float):
-        below = f"{shown(key, low)} – {shown(key, high)}"
-    return Cell(shown(key, value), trace(key, value, level, words), anchor, value, below, numeric=True)
+        below = f"{shown(key, low, decimals)} – {shown(key, high, decimals)}"
+    return Cell(shown(key, value, decimals), trace(key, value, level, words), anchor, value, below, numeric=True)
 
 
 def trace(key: str, value: float, level: int | None, words: Words) -> str:
@@ -100,8 +102,12 @@ def of_levels(
     optional: Sequence[str] = (),
     reasons: Mapping[int, str] | None = None,
     notes: Sequence[str] = (),
+    decimals: Mapping[str, int] | None = None,
 ) -> Table:
-    """Return a table with one row a level. ``optional`` columns appear only where some level has a value."""
+    """Return a table with one row a level. ``optional`` columns appear only where some level has a value.
+
+    ``decimals`` shows a column finer than elsewhere, where a comparison needs it.
+    """
     columns = [*keys, *[key for key in optional if any(known(row.get(key)) for row in rows)]]
     said = dict(reasons) if reasons else {}
     body = []
@@ -110,7 +116,7 @@ def of_levels(
         cells = [
             Cell(str(level), trace("C", level, level, words), "d-C", level, numeric=True)
             if key == "C"
-            else number_cell(key, row, level, words)
+            else number_cell(key, row, level, words, (decimals or {}).get(key))
             for key in columns
         ]
         if said:
@@ -210,7 +216,7 @@ def glossary(rows: Sequence[Row], words: Words) -> Table:
 
 def slo(sweep: Mapping[str, Any], words: Words) -> Table:
     """Return the promises on p99 TTFT with the highest level that keeps each, or why there is none."""
-    body = []
+    body: list[tuple[Cell, ...]] = []
     for tier in (sweep.get("slo") or {}).values():
         level = tier.get("C")
         notes = []
@@ -229,6 +235,8 @@ def slo(sweep: Mapping[str, Any], words: Words) -> Table:
             Cell("; ".join(notes), raw="; ".join(notes) or None),
         ]
         body.append(tuple(cells))
+    if all(not row[-1].text for row in body):
+        body = [row[:-1] for row in body]
     heads = (
         words("column.slo"),
         words("column.pick"),
@@ -236,7 +244,8 @@ def slo(sweep: Mapping[str, Any], words: Words) -> Table:
         words("column.remarks"),
     )
     keys = ("slo_s", "C", "output_tok_s", "ttft_p99_s", "itl_p50_ms", "remarks")
-    return Table("slo", words("table.slo"), keys, heads, tuple(body))
+    width = len(body[0]) if body else len(keys)
+    return Table("slo", words("table.slo"), keys[:width], heads[:width], tuple(body))
 
 
 def account(sweep: Mapping[str, Any], words: Words) -> Table | None:
@@ -285,7 +294,7 @@ def account(sweep: Mapping[str, Any], words: Words) -> Table | None:
 
 
 def rules(sweep: Mapping[str, Any], words: Words) -> Table:
-    """Return the knees, one named rule each, with its threshold and, where it was bootstrapped, how often that agrees."""
+    """Return the knees, one named rule each, with threshold and, where bootstrapped, how often that agrees."""
     body = []
     for name, rule in (sweep.get("rules") or {}).items():
         label = words(f"rule.{name}") if words.has(f"rule.{name}") else name
@@ -311,20 +320,21 @@ def rules(sweep: Mapping[str, Any], words: Words) -> Table:
     return Table("rules", words("table.rules"), ("rule", "threshold", "result"), heads, tuple(body))
 
 
-def audits(findings: Iterable[Any], texts: Mapping[str, str], words: Words) -> Table:
+def audits(findings: Iterable[Finding], claims: Mapping[str, Any], words: Words) -> Table:
     """Return the audits with outcome, sentence and what each bars."""
-    body = []
+    body: list[tuple[Cell, ...]] = []
     marked = set()
     for finding in findings:
         if finding.kind != "audit":
             continue
         if finding.outcome == "fails":
             marked.add(len(body))
+        text = f"{claims[finding.id].text} {claims[finding.id].more}".strip()
         body.append(
             (
                 Cell(finding.id, raw=finding.id),
                 Cell(words(f"outcome.audit.{finding.outcome}"), raw=finding.outcome),
-                Cell(texts[finding.id], raw=texts[finding.id]),
+                Cell(text, raw=text),
                 Cell(", ".join(finding.bars), raw=" ".join(finding.bars)),
             )
         )
@@ -334,26 +344,29 @@ def audits(findings: Iterable[Any], texts: Mapping[str, str], words: Words) -> T
     )
 
 
-def used_definitions(keys: Iterable[str], words: Words) -> Table:
-    """Return label, unit, formula, inputs and file of every column of ``keys`` that is defined, in the order of the contract."""
-    from scripts.analysis.report.definitions import DEFINITIONS
-
-    wanted = {key.removeprefix("steady_") for key in keys}
-    body = []
+def all_definitions(words: Words) -> Table:
+    """Return label, unit, formula, inputs and file of every number the report can show: the targets of its links."""
+    body: list[tuple[Cell, ...]] = []
     for key, found in DEFINITIONS.items():
-        if key in wanted:
-            body.append(
-                (
-                    Cell(found.label[words.place], raw=key, anchor=f"#d-{key}"),
-                    Cell(found.unit or "–", raw=found.unit),
-                    Cell(found.formula[words.place], raw=found.formula[words.place]),
-                    Cell(", ".join(found.inputs) or "–", raw=" ".join(found.inputs)),
-                    Cell(found.source, raw=found.source),
-                )
+        body.append(
+            (
+                Cell(found.label[words.place], raw=key),
+                Cell(found.unit or "–", raw=found.unit),
+                Cell(found.formula[words.place], raw=found.formula[words.place]),
+                Cell(", ".join(found.inputs) or "–", raw=" ".join(found.inputs)),
+                Cell(found.source, raw=found.source),
             )
+        )
     heads = tuple(words(f"column.{key}") for key in ("metric", "unit", "formula", "inputs", "file"))
-    keys_out = ("key", "unit", "formula", "inputs", "file")
-    return Table("definitions", words("table.definitions"), keys_out, heads, tuple(body))
+    keys = ("key", "unit", "formula", "inputs", "file")
+    return Table(
+        "definitions",
+        words("table.definitions"),
+        keys,
+        heads,
+        tuple(body),
+        ids=tuple(f"d-{key}" for key in DEFINITIONS),
+    )
 
 
 def of_mapping(name: str, values: Mapping[str, Any], words: Words) -> Table:
@@ -363,6 +376,8 @@ def of_mapping(name: str, values: Mapping[str, Any], words: Words) -> Table:
     def text(value: Any) -> str:
         if isinstance(value, str):
             return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return f"{value:,}"
         return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
     body = tuple((Cell(str(key), raw=str(key)), Cell(text(value), raw=text(value))) for key, value in values.items())

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a table of texts
 """The words of the page, in each language. Numbers and thresholds come in as arguments."""
 
 from dataclasses import dataclass
@@ -191,7 +192,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",
     ),
     "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
-    "missing.section": ("Nothing to show: {what} was not given.", "没有可显示的内容:未提供 {what}。"),
+    "missing.section": ("Not given, so not shown: {what}.", "未提供,故不显示:{what}。"),
     "missing.startup": ("the startup log", "启动日志"),
     "missing.fidelity": ("the client's fidelity block", "客户端保真度数据"),
     "missing.machine": ("the machine's description", "机器描述"),
@@ -257,55 +258,15 @@ WORDS: dict[str, tuple[str, str]] = {
     "meaning.tpot": ("a request's own mean gap after its first token", "一条请求首字之后的平均间隔"),
     "meaning.e2el": ("request sent → last output token", "发出请求 → 末个输出 token"),
     "meaning.throughput": ("output tokens of all requests per second of wall clock", "全部请求的输出 token ÷ 墙钟时间"),
-    "caption.tradeoff": (
-        "One point a level, joined in the order of levels. Bands: the promises on TTFT p99 ({tiers} s). Where p50 and p99 part, a few requests are put behind the others; not all are slower. Misleading if levels rest on few requests, or if the burst at the start is all of the tail.",
-        "每档一点,按并发顺序相连。横带:p99 TTFT 的各级 SLO({tiers} 秒)。p50 与 p99 分开处,是少数请求被排到后面,而非整体变慢。请求太少,或尾部全是起步突发时,此图会误导。",
-    ),
-    "caption.scaling": (
-        "Both axes are logarithmic, so ideal scaling is a straight line. At each point: T(C) / (C × T(1)). Departure is called where it falls under {efficiency}%. Misleading if the single-stream level was measured cold.",
-        "双对数坐标,理想线性是一条直线。点旁为扩展效率 T(C) ÷(C × T(1));低于 {efficiency}% 记为偏离。若单流那一档是冷启动测得,此图会误导。",
-    ),
-    "caption.marginal": (
-        "Height: new throughput / new slots of the segment. Dashed: the first level's own. Fast decline is called under {share} of it. Misleading if neighbouring levels were measured on different boots.",
-        "柱高 = 该区间新增吞吐 ÷ 新增并发数;虚线为首档基准。低于其 {share} 倍记为快速下降。相邻档来自不同启动时,此图会误导。",
-    ),
-    "caption.utilization": (
-        "Falling MBU: the weights are read once a step for more and more requests. Rising MFU: the matrix products grow with them. The crossing is interpolated linearly in log C. The counters are estimates, not hardware counters.",
-        "MBU 下降:一步读一遍权重,被越来越多的请求摊薄;MFU 上升:矩阵乘随之变大。交点按 log C 线性插值。计数器是推算值,不是硬件计数器。",
-    ),
-    "caption.itl_split": (
-        "The shade spans p50 to p99. Jitter is called from p99/p50 ≥ {ratio}. Misleading if the client's own lag is of the size of the gaps (see its fidelity block), or if a frame carries several tokens.",
-        "阴影是 p50 与 p99 之间的跨度;p99/p50 ≥ {ratio} 记为抖动起点。客户端自身延迟与间隔同量级(见保真度),或一帧含多个 token 时,此图会误导。",
-    ),
-    "caption.itl_distribution": (
-        "All gaps of each level. A second hump is another request's prefill inside the gap; a percentile crosses into it as the hump's share grows. Heights are logarithmic: areas are not shares.",
-        "各档的全部间隔。第二个峰是夹在间隔里的他人 prefill;峰的占比变大时,百分位就会落进去。高度取对数,面积不等于占比。",
-    ),
-    "caption.request_timeline": (
-        "One row a client slot. A stall is a gap that another request's prefill stretched. Shown at the level where jitter begins, or else at the operating point.",
-        "每行一个客户端槽位。停顿是被他人 prefill 拉长的间隔。取抖动起点那一档,否则取运行点。",
-    ),
-    "caption.ttft_by_launch": (
-        "Requests of the first wave in the order they were written. A rising line is the queue of prefills that the release of all at once makes; later requests do not see it.",
-        "首批请求按写出次序排列。上升的线是一次性投放造成的 prefill 队列;其后的请求看不到它。",
-    ),
-    "caption.timeline": (
-        "Gauges are set at engine steps and say nothing between scrapes; short queues can be missed.",
-        "仪表值只在引擎步进时更新,两次抓取之间没有信息;短暂的排队可能漏掉。",
-    ),
-    "caption.e2el": (
-        "Medians: TTFT p50 below, E2EL p50 − TTFT p50 above. TTFT's p99 can be far higher than its median share suggests.",
-        "按中位数:下为 TTFT p50,上为 E2EL p50 − TTFT p50。TTFT 的 p99 可以远高于其中位数占比给人的印象。",
-    ),
-    "caption.kv_pool": (
-        "Bar: every slot at its full length. Diamond: what was really held on average. At the wall requests queue or are preempted; they do not fail.",
-        "条长 = 全部槽位满长的上界;菱形 = 实际平均占用。到墙之后请求会排队或被抢占,而不是失败。",
-    ),
     "caption.overlay": ("One colour a sweep.", "每个 sweep 一种颜色。"),
     "footer": (
         "Built from {levels}. Every figure and table can be rebuilt from it; nothing on this page is fetched from a network.",
         "由 {levels} 生成。全部图表都可由它重建;本页不从网络获取任何内容。",
     ),
+    "remark.failed": ("no request succeeded", "没有一个请求成功"),
+    "remark.audit": ("audit {id} failed", "审计 {id} 未通过"),
+    "notice.audits": ("Audits that failed:", "未通过的审计:"),
+    "join": (" ", ""),
     "skip": ("Skip to the verdict", "跳到结论"),
     "barred": ("barred by audit {audits}", "被审计 {audits} 禁用"),
 }

@@ -1,0 +1,215 @@
+"""The page as data: sections in the order of the story, each with its claims above and its figures and tables below."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+from scripts.analysis.derive import Derived
+from scripts.analysis.finding import Finding
+from scripts.analysis.report.definitions import definition, shown
+from scripts.analysis.report.tables import Table, known
+from scripts.analysis.report.words import Words
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A finding as the page shows it: its claim, what more it says, its outcome, and the numbers of its rule."""
+
+    id: str
+    kind: str
+    outcome: str
+    badge: str
+    text: str
+    more: str = ""
+    numbers: tuple[tuple[str, str], ...] = ()
+    barred_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure on the page: inline SVG, number, title, caption; ``missing`` says what lacks where nothing was drawn."""
+
+    name: str
+    svg: Markup
+    label: str
+    caption: str
+    title: str = ""
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """One of: a picture, a table, lines in monospace, a paragraph, a note on what is missing."""
+
+    picture: Picture | None = None
+    table: Table | None = None
+    lines: tuple[str, ...] = ()
+    text: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A question, the claims that answer it, and the evidence. ``opening`` is a lead that no single rule gives."""
+
+    id: str
+    title: str
+    claims: tuple[Claim, ...] = ()
+    blocks: tuple[Block, ...] = field(default=())
+    opening: tuple[str, str] | None = None
+
+    @property
+    def lead(self) -> Claim | None:
+        """The claim in bold: the first one that holds, else the first that was evaluated; none below an opening."""
+        if self.opening is not None:
+            return None
+        for outcome in ("holds", "fails"):
+            for claim in self.claims:
+                if claim.outcome == outcome and claim.kind != "audit":
+                    return claim
+        return None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about: the values, their context, the findings with their sentences, and what was recorded."""
+
+    derived: Derived
+    context: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    extras: Mapping[str, Any]
+    words: Words
+    texts: Mapping[str, tuple[str, ...]]
+
+    @property
+    def claims(self) -> dict[str, Claim]:
+        """Every finding as a claim, by its id."""
+        return claims_of(self.findings, self.texts, self.words)
+
+
+CLAIMS: dict[str, tuple[str, ...]] = {
+    "tradeoff": ("F13", "F13b", "F14"),
+    "scaling": ("F2", "F1"),
+    "marginal": ("F3", "F3b"),
+    "utilization": ("F8", "F9", "F9b"),
+    "itl": ("F4", "F5", "F6", "F6b", "F6c", "F6d"),
+    "queue": ("F7", "F7b"),
+    "e2el": ("F15",),
+    "kv": ("F10b", "F10", "F10c", "F11", "F16"),
+    "comparison": ("F12", "F12b", "F12c"),
+    "recommendations": ("R1", "R2", "R3", "R4"),
+}
+FIGURES: dict[str, tuple[str, ...]] = {
+    "tradeoff": ("tradeoff",),
+    "scaling": ("scaling",),
+    "marginal": ("marginal",),
+    "utilization": ("utilization",),
+    "itl": ("itl_split", "itl_distribution", "request_timeline"),
+    "queue": ("ttft_by_launch", "timeline"),
+    "e2el": ("e2el",),
+    "kv": ("kv_pool",),
+}
+NUMBERS = {
+    "tradeoff": "1",
+    "scaling": "2",
+    "marginal": "3",
+    "utilization": "4",
+    "itl_split": "5",
+    "e2el": "6",
+    "kv_pool": "7",
+}
+UNNUMBERED = {"itl_distribution": "5a", "request_timeline": "5b", "ttft_by_launch": "5c", "timeline": "5d"}
+CATALOGUE = {"itl_split": "itl", "kv_pool": "kv", "ttft_by_launch": "ttft_wave", "request_timeline": "requests"}
+
+
+def claims_of(findings: Sequence[Finding], texts: Mapping[str, tuple[str, ...]], words: Words) -> dict[str, Claim]:
+    """Return every finding as a claim, by its id."""
+    made = {}
+    for finding in findings:
+        prefix = "outcome.audit." if finding.kind == "audit" else "outcome."
+        first, *rest = texts[finding.id] or ("",)
+        numbers = tuple((name, _plain(name, value)) for name, value in finding.numbers.items())
+        made[finding.id] = Claim(
+            finding.id,
+            finding.kind,
+            finding.outcome,
+            words(prefix + finding.outcome),
+            first,
+            words("join").join(rest),
+            numbers,
+            finding.barred_by,
+        )
+    return made
+
+
+def _plain(name: str, value: Any) -> str:
+    """Write a number of a rule: as the report shows it where its name is a metric's, else as it is."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return str(value) if value is not None else "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return shown(name, value) if definition(name) is not None else f"{value:,.6g}"
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def roofline_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words) -> tuple[str, ...]:
+    """Return the floor's formula with both byte sizes and their products; fewer lines where the shape is unknown."""
+    model = sweep.get("model") or {}
+    lines = [words("roofline.formula")]
+    shape = context.get("model") or {}
+    if all(known(model.get(key)) for key in ("matmul_params_exact", "weight_bytes_matmul_gb")) and shape.get(
+        "dtype_bytes"
+    ):
+        lines.append(
+            words(
+                "roofline.weights",
+                params=f"{model['matmul_params_exact']:,.0f}",
+                bytes=f"{shape['dtype_bytes']:g}",
+                gb=f"{model['weight_bytes_matmul_gb']:.2f}",
+            )
+        )
+    given, made = context.get("input_tokens"), context.get("output_tokens")
+    keys = ("kv_bytes_per_token_kib", "kv_bytes_per_request_mean_gb")
+    if given is not None and made is not None and all(known(model.get(key)) for key in keys):
+        lines.append(
+            words(
+                "roofline.kv",
+                context=f"{given + made / 2:g}",
+                kib=f"{model['kv_bytes_per_token_kib']:g}",
+                gb=f"{model['kv_bytes_per_request_mean_gb']:.3f}",
+            )
+        )
+    return tuple(lines)
+
+
+def cap_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words) -> tuple[str, ...]:
+    """Return how many whole requests the pool holds at once, beside the nominal cap."""
+    cap = sweep.get("cap") or {}
+    current = (sweep.get("startup") or {}).get("current") or {}
+    pool, given, made = current.get("kv_pool_tokens"), context.get("input_tokens"), context.get("output_tokens")
+    if not known(cap.get("true")) or not known(pool) or given is None or made is None:
+        return ()
+    nominal = cap.get("nominal")
+    return (
+        words(
+            "cap.line",
+            pool=f"{pool:,.0f}",
+            request=f"{given + made:,.0f}",
+            cap=f"{cap['true']:.1f}",
+            nominal=f"{nominal:g}" if known(nominal) else words("not_known"),
+        ),
+    )
+
+
+def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words) -> str | None:
+    """Say that a sweep mixes boots, with their pools; None when all levels were measured on one."""
+    used = {str(row["boot_id"]) for row in rows if known(row.get("boot_id"))}
+    if len(used) < 2:
+        return None
+    pools = {f"{row['kv_pool_tokens']:,.0f}" for row in rows if known(row.get("kv_pool_tokens"))}
+    pools |= {f"{boot['kv_pool_tokens']:,.0f}" for boot in boots if known(boot.get("kv_pool_tokens"))}
+    return words("mixed_boots", count=len(used), pools=" / ".join(sorted(pools)) or "–")
