@@ -26,9 +26,11 @@ rule scrape_counters:
         scrapes="results/raw/{machine}/{round}/{sweep}/c{level}/scrapes.parquet",
         startup_log="results/raw/{machine}/{round}/{sweep}/c{level}/startup.log",
         requests="results/raw/{machine}/{round}/{sweep}/c{level}/requests.parquet",
+        telemetry="results/raw/{machine}/{round}/{sweep}/c{level}/telemetry.parquet",
         library=library("scrape_counters"),
     output:
-        "results/metrics/{machine}/{round}/{sweep}/c{level}/counters.parquet",
+        counters="results/metrics/{machine}/{round}/{sweep}/c{level}/counters.parquet",
+        gauges="results/metrics/{machine}/{round}/{sweep}/c{level}/gauges.parquet",
     log:
         "logs/scrape_counters/{machine}/{round}/{sweep}/c{level}.log",
     conda:

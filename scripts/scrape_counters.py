@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scripts.analysis import counters, schema
 from scripts.harness import rule
@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(cell: str, scrapes: str, startup_log: str, requests: str, out: str) -> None:
-    found = json.loads(Path(cell).read_text(encoding="utf-8"))
-    log = Path(startup_log).read_text(encoding="utf-8")
-    row = counters.of_level(found, schema.read("scrapes", scrapes), log, schema.read("requests", requests))
-    schema.write_row(row, out)
+def main(given: Any, out: Any) -> None:
+    cell = json.loads(Path(given.cell).read_text(encoding="utf-8"))
+    log = Path(given.startup_log).read_text(encoding="utf-8")
+    scrapes, telemetry = schema.read("scrapes", given.scrapes), schema.read("telemetry", given.telemetry)
+    row = counters.of_level(cell, scrapes, log, schema.read("requests", given.requests))
+    schema.write("levels", [row], out.counters)
+    schema.write("gauges", counters.gauges(cell, scrapes, telemetry, row["kv_pool_tokens"]), out.gauges)
 
 
 if __name__ == "__main__":
-    given = snakemake.input
     with rule.job(snakemake.log[0]):
-        main(given.cell, given.scrapes, given.startup_log, given.requests, snakemake.output[0])
+        main(snakemake.input, snakemake.output)

@@ -494,6 +494,15 @@ REPLICATES = (
     ),
 )
 
+GAUGES = (
+    Column("C", "int32", "", "Concurrency of the level", nullable=False),
+    Column("t_s", "float64", "s", "When it was read, from the start of the run", nullable=False),
+    Column("running", "float64", "requests", "Requests in the server's running batch"),
+    Column("waiting", "float64", "requests", "Requests that wait in the server"),
+    Column("kv_pct", "float64", "%", "KV pool in use"),
+    Column("power_w", "float64", "W", "Power of the server's devices"),
+)
+
 TABLES: dict[str, tuple[Column, ...]] = {
     "requests": REQUESTS,
     "chunks": CHUNKS,
@@ -507,6 +516,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "launch": LAUNCH,
     "request_spans": REQUEST_SPANS,
     "stall_spans": STALL_SPANS,
+    "gauges": GAUGES,
 }
 
 
