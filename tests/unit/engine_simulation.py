@@ -46,8 +46,8 @@ def simulate(
     """Run a closed loop to its end.
 
     A step takes 15 ms, 0.05 ms a running request and 0.08 ms a prompt token, plus noise; the budget holds decode tokens
-    first, then prompt pieces in order of arrival. Tokens of a step leave within ``spread_ms`` in random order; a request takes
-    2 ms to reach the scheduler and the client 0.5 ms to send the next one. ``vary`` spreads the output lengths.
+    first, then prompt pieces in order of arrival. Tokens of a step leave within ``spread_ms`` in random order. A
+    request takes 2 ms to reach the scheduler, the client 0.5 ms to send the next one. ``vary`` spreads the lengths.
     """
     rng = np.random.default_rng(seed)
     slots = concurrency if slots is None else slots
