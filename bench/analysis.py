@@ -1,7 +1,8 @@
 """Time and memory of analysing one level with 10 million inter-token samples.
 
-Run: python bench/analysis.py [--samples 10000000] [--concurrency 256]. Writes a synthetic level to a temporary folder,
-analyses it in a fresh process and prints one line a step with its seconds, and the peak memory of that process.
+Run: python bench/analysis.py [--samples 10000000] [--concurrency 256] [--output-tokens 256]. Writes a synthetic level
+to a temporary folder, analyses it in a process of its own and prints one line a step with its seconds, then the CPU
+time and the peak memory of that process.
 """
 
 import argparse
@@ -21,19 +22,17 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.analysis import confidence, metrics, schema, timeline  # noqa: E402
 
-OUTPUT_TOKENS = 256
 
-
-def write_level(folder: Path, samples: int, concurrency: int) -> None:
+def write_level(folder: Path, samples: int, concurrency: int, output_tokens: int) -> None:
     """Write requests.parquet and chunks.parquet of a level with about that many gaps, one row group a wave."""
     rng = np.random.default_rng(1)
-    waves = max(1, round(samples / (OUTPUT_TOKENS - 1) / concurrency))
+    waves = max(1, round(samples / (output_tokens - 1) / concurrency))
     frames = schema.arrow("chunks")
     free = np.zeros(concurrency, np.int64) + 10**12
     rows: dict[str, list[np.ndarray]] = {"sent": [], "first": [], "last": []}
     with pq.ParquetWriter(folder / "chunks.parquet", frames, compression="zstd") as writer:
         for wave in range(waves):
-            gaps = rng.gamma(200, 80_000, (concurrency, OUTPUT_TOKENS)).astype(np.int64)
+            gaps = rng.gamma(200, 80_000, (concurrency, output_tokens)).astype(np.int64)
             gaps += (rng.random(gaps.shape) < 0.06) * 80_000_000
             gaps[:, 0] = rng.integers(50_000_000, 400_000_000, concurrency)
             times = free[:, None] + np.cumsum(gaps, axis=1)
@@ -41,7 +40,7 @@ def write_level(folder: Path, samples: int, concurrency: int) -> None:
             writer.write_table(
                 pa.table(
                     [
-                        np.repeat(ids, OUTPUT_TOKENS),
+                        np.repeat(ids, output_tokens),
                         times.ravel(),
                         np.ones(times.size, np.int16),
                         np.zeros(times.size, np.bool_),
@@ -64,7 +63,7 @@ def write_level(folder: Path, samples: int, concurrency: int) -> None:
         "tokens_source": ["usage"] * count,
         "finish_reason": ["length"] * count,
         **dict.fromkeys(("prompt_tokens_asked", "prompt_tokens"), np.full(count, 1024)),
-        **dict.fromkeys(("output_tokens_asked", "output_tokens", "arrivals"), np.full(count, OUTPUT_TOKENS)),
+        **dict.fromkeys(("output_tokens_asked", "output_tokens", "arrivals"), np.full(count, output_tokens)),
         **dict.fromkeys(("scheduled_ns", "write_start_ns", "write_end_ns"), sent),
         **dict.fromkeys(("headers_ns", "first_token_ns"), first),
         **dict.fromkeys(("last_token_ns", "end_ns"), last),
@@ -72,7 +71,7 @@ def write_level(folder: Path, samples: int, concurrency: int) -> None:
         "client_delay_ms": np.full(count, 0.2),
         "ttft_ms": (first - sent) / 1e6,
         "e2el_ms": (last - sent) / 1e6,
-        "tpot_ms": (last - first) / 1e6 / (OUTPUT_TOKENS - 1),
+        "tpot_ms": (last - first) / 1e6 / (output_tokens - 1),
     }
     arrow = schema.arrow("requests")
     arrays = [pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in arrow]
@@ -125,13 +124,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--concurrency", type=int, default=256)
+    parser.add_argument("--output-tokens", type=int, default=256)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.folder is not None:
         analyse(options.folder, options.concurrency)
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        write_level(Path(folder), options.samples, options.concurrency)
+        write_level(Path(folder), options.samples, options.concurrency, options.output_tokens)
         command = [sys.executable, __file__, "--folder", folder, "--concurrency", str(options.concurrency)]
         return subprocess.run(command, check=False).returncode
 

@@ -5,7 +5,7 @@ are not independent) and computes each metric on every draw. It is seeded by the
 does not see: a shock that hits all requests at once, and drift between runs; only repeated runs show those.
 
 A percentile of millions of gaps is not sorted anew for each draw. For each percentile the ranks that a draw can reach
-(six standard errors of the blocked rank, computed exactly) are cut at up to ``GRID`` places; counting per request the
+(six standard errors of the blocked rank, computed exactly) are cut at 16 to 64 places; counting per request the
 gaps below each cut once turns all draws into one matrix product, and inside a cut the rank is interpolated. With no
 more ranks than cuts the result is exact.
 """
@@ -26,9 +26,12 @@ from scripts.analysis.samples import Bool, Float, Int
 if TYPE_CHECKING:
     import pandas as pd
 
+Drawn = npt.NDArray[np.float32]
+"""How often each request is drawn, one row a draw: small whole numbers, as the matrix product wants them."""
+
 REPLICATES = 200
 SEED = 20_260_101
-GRID = 64
+GRID, MIN_GRID, GRID_CELLS = 64, 16, 4_000_000
 REACH = 6.0
 MIN_REQUESTS = 5
 """Fewer requests give no interval: the draws repeat each other."""
@@ -172,17 +175,17 @@ def agreement(
     return Agreement(chosen, counts[chosen] / len(picks), dict(counts))
 
 
-def _draws(requests: int, count: int, random: np.random.Generator) -> npt.NDArray[np.uint8]:
+def _draws(requests: int, count: int, random: np.random.Generator) -> Drawn:
     """Return how often each request is drawn, one row a draw."""
-    drawn = np.zeros((count, requests), np.uint8)
+    drawn = np.zeros((count, requests), np.float32)
     for i in range(count if requests else 0):
-        drawn[i] = np.bincount(random.integers(0, requests, requests), minlength=requests).clip(max=255)
+        drawn[i] = np.bincount(random.integers(0, requests, requests), minlength=requests)
     return drawn
 
 
 def _block(
     level: Level,
-    drawn: npt.NDArray[np.uint8],
+    drawn: Drawn,
     gaps: tuple[Float, npt.NDArray[np.int32]],
     chosen: Bool,
     window: tuple[int, int] | None,
@@ -202,7 +205,7 @@ def _block(
     return columns
 
 
-def _throughput(level: Level, drawn: npt.NDArray[np.uint8], window: tuple[int, int] | None) -> Float:
+def _throughput(level: Level, drawn: Drawn, window: tuple[int, int] | None) -> Float:
     """Return output tok/s of each draw: the measured value x (tokens / slot time of the draw) / (the same of the run).
 
     In a closed loop the slots are always busy, so the throughput is C x tokens / slot time; a request's slot time runs
@@ -228,7 +231,7 @@ def _throughput(level: Level, drawn: npt.NDArray[np.uint8], window: tuple[int, i
         return np.asarray(measured * (both[:, 0] / both[:, 1]) / (tokens.sum() / slot_time.sum()))
 
 
-def _statistics(ordered: Float, owner: npt.NDArray[np.int32], drawn: npt.NDArray[np.uint8]) -> dict[str, Float]:
+def _statistics(ordered: Float, owner: npt.NDArray[np.int32], drawn: Drawn) -> dict[str, Float]:
     """Return the mean and the percentiles of each draw; ``owner`` names the request of each value, values ascend."""
     requests = drawn.shape[1]
     held = np.bincount(owner, minlength=requests)
@@ -258,14 +261,15 @@ def _percentile(ordered: Float, cuts: Int, cumulative: Float, share: float, tota
     return low + (high - low) * (position - whole)
 
 
-def _counts_below(owner: npt.NDArray[np.int32], cuts: Int, requests: int) -> Float:
+def _counts_below(owner: npt.NDArray[np.int32], cuts: Int, requests: int) -> npt.NDArray[Any]:
     """Return how many values each request has up to each cut, one row a request."""
     first, last = int(cuts[0]), int(cuts[-1])
     bins = np.searchsorted(cuts, np.arange(first + 1, last + 1))
     cells = owner[first + 1 : last + 1].astype(np.int64) * len(cuts) + bins
-    counts = np.bincount(cells, minlength=requests * len(cuts)).reshape(requests, len(cuts)).astype(np.float64)
+    counts = np.bincount(cells, minlength=requests * len(cuts)).reshape(requests, len(cuts))
     counts[:, 0] = np.bincount(owner[: first + 1], minlength=requests)
-    return np.asarray(np.cumsum(counts, axis=1, out=counts))
+    exact = np.float32 if 1.5 * len(owner) < 2**24 else np.float64  # whole numbers up to 2^24 are exact in 32 bits
+    return np.asarray(np.cumsum(counts, axis=1).astype(exact))
 
 
 def _cuts(ordered: Float, owner: npt.NDArray[np.int32], held: Int, share: float) -> Int:
@@ -278,7 +282,8 @@ def _cuts(ordered: Float, owner: npt.NDArray[np.int32], held: Int, share: float)
     if (held > 0).sum() < 30:
         reach = n
     first, last = max(0, math.floor(rank - reach)), min(n - 1, math.ceil(rank + reach))
-    return np.unique(np.linspace(first, last, min(GRID, last - first + 1)).astype(np.int64))
+    grid = min(GRID, max(MIN_GRID, GRID_CELLS // len(held)))
+    return np.unique(np.linspace(first, last, min(grid, last - first + 1)).astype(np.int64))
 
 
 def _value(ordered: Float, cuts: Int, cumulative: Float, position: int) -> float:
@@ -292,8 +297,8 @@ def _value(ordered: Float, cuts: Int, cumulative: Float, position: int) -> float
     return float(ordered[cuts[j - 1] + math.ceil(part * (cuts[j] - cuts[j - 1]))])
 
 
-def _product(drawn: npt.NDArray[np.uint8], columns: Float) -> Float:
-    """Return drawn @ columns, a few draws at a time so that the wide copy stays small."""
-    step = max(1, 8_000_000 // max(1, drawn.shape[1]))
-    parts = [drawn[i : i + step].astype(np.float64) @ columns for i in range(0, len(drawn), step)]
+def _product(drawn: Drawn, columns: npt.NDArray[Any]) -> Float:
+    """Return drawn @ columns in the precision of the columns, a few draws at a time to keep the wide copy small."""
+    step = max(1, 16_000_000 // max(1, drawn.shape[1]))
+    parts = [drawn[i : i + step].astype(columns.dtype, copy=False) @ columns for i in range(0, len(drawn), step)]
     return np.concatenate(parts) if parts else np.empty((0, columns.shape[1]))

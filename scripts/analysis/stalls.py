@@ -18,6 +18,8 @@ request came, and a prefill ends in the step that brings its first token. So:
 
 What it cannot see: prefills of requests that failed before their first token; steps of a stream whose stamps were lost
 or packed into one arrival (one gap then holds several steps); with rule 2, pieces too small to lengthen a step by half.
+Where the tokens of one step spread over more than half a step, a share of the neighbouring gaps is taken for stalls: in
+simulation all gaps are told right up to a spread of 40% of a step, 95% or more of them at 75%.
 
 In a closed loop each prefill is seen by the other C - 1 streams once in n_out tokens, so with streams spread out and
 one prompt a step the share is (C - 1) / (n_out - 1). Streams that started together end together: then several prompts

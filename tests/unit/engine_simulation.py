@@ -41,12 +41,13 @@ def simulate(
     stagger_ms: float = 0.0,
     seed: int = 0,
     vary: int = 0,
+    spread_ms: float = 1.5,
 ) -> Simulated:
     """Run a closed loop to its end.
 
     A step takes 15 ms, 0.05 ms a running request and 0.08 ms a prompt token, plus noise; the budget holds decode tokens
-    first, then prompt pieces in order of arrival. Tokens of a step leave within 1.5 ms in random order; a request takes
-    2 ms to reach the scheduler and the client 0.5 ms to send the next one. ``vary`` spreads the output lengths.
+    first, then prompt pieces in order of arrival. Tokens of a step leave within ``spread_ms`` in random order. A
+    request takes 2 ms to reach the scheduler, the client 0.5 ms to send the next one. ``vary`` spreads the lengths.
     """
     rng = np.random.default_rng(seed)
     slots = concurrency if slots is None else slots
@@ -91,7 +92,7 @@ def simulate(
         clock += 15 + 0.05 * len(running) + 0.08 * pieces + float(rng.gamma(2, 0.1))
         ended: list[tuple[_Live, float]] = []
         for live in [*running, *finished_prefill]:
-            stamp = clock + float(rng.uniform(0, 1.5))
+            stamp = clock + float(rng.uniform(0, spread_ms))
             if live.times_ms:
                 live.held.append(pieces > 0)
             live.times_ms.append(stamp)

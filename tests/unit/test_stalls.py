@@ -86,6 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
     "crowded": {"concurrency": 40, "waves": 4, "vary": 10},
     "prompts over several steps": {"concurrency": 6, "waves": 6, "input_tokens": 6000, "vary": 8},
     "more requests than slots": {"concurrency": 10, "slots": 5, "waves": 8, "vary": 8},
+    "tokens of a step far apart": {"concurrency": 8, "waves": 12, "stagger_ms": 160, "vary": 6, "spread_ms": 6.0},
     "short prompts": {"concurrency": 8, "waves": 12, "vary": 8, "input_tokens": 60},
 }
 
