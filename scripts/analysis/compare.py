@@ -142,7 +142,7 @@ def flattened(value: Any, name: str = "") -> dict[str, Any]:
         return found
     if isinstance(value, Sequence) and not isinstance(value, str):
         words = [str(word) for word in value]
-        if any(word.startswith("--") for word in words):
+        if not name or any(word.startswith("--") for word in words):
             return _flags(words)
         return {name: ", ".join(words)}
     return {name: value}

@@ -339,15 +339,9 @@ def _sweep(
     pool = memory.kv_pool_tokens if memory else None
     previous = kv.memory_of(context.get("previous_round_startup"), context)
     cross = roofline.crossing(levels, [get(row, "mbu_pct") for row in rows], [get(row, "mfu_pct") for row in rows])
-    preempted = [get(row, "preemptions") for row in rows]
+    preempted = [get(row, "preemptions") for row in rows if not row["failed"] or get(row, "preemptions") is not None]
     bound = get(top, "kv_upper_bound_pct")
-    hit = (
-        None
-        if bound is None or any(count is None for count in preempted)
-        else bound >= 100 or any(count is not None and count > 0 for count in preempted)
-    )
-    if hit is None and any(count is not None and count > 0 for count in preempted):
-        hit = True
+    hit = _kv_wall(bound, preempted)
     cap = ratio(pool, cost.tokens_per_request)
     nominal = get(context, "max_num_seqs")
     operating, after = _operating_neighbours(alive, sweep["operating_point"])
@@ -400,7 +394,7 @@ def _sweep(
             "kv_cap": _kv_cap(rows, cost, pool, limits),
             "queue": _queue(top, cost),
             "jitter": _jitter(sweep, alive, top, limits),
-            "claims": _claims(sweep, rows, alive, top),
+            "claims": _claims(sweep, rows, alive, top, limits),
             "model": _model(context, cost),
             "workload": {
                 "input_tokens": cost.input_tokens,
@@ -420,6 +414,13 @@ def _sweep(
             )
     sweep["startup"]["current"]["free_memory_at_start_gib"] = sweep["suggested_pool"]["free_memory_at_start_gib"]
     return sweep
+
+
+def _kv_wall(bound: float | None, preempted: Sequence[float | None]) -> bool | None:
+    """Say whether the KV wall is hit: the top level's upper bound is 100% or more, or a request was preempted."""
+    if (bound is not None and bound >= 100) or any(count is not None and count > 0 for count in preempted):
+        return True
+    return None if bound is None or any(count is None for count in preempted) else False
 
 
 def _operating_neighbours(alive: Rows, level: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -523,12 +524,15 @@ def _jitter(sweep: Mapping[str, Any], alive: Rows, top: Mapping[str, Any], limit
     return found
 
 
-def _claims(sweep: Mapping[str, Any], rows: Rows, alive: Rows, top: Mapping[str, Any]) -> dict[str, Any]:
+def _claims(
+    sweep: Mapping[str, Any], rows: Rows, alive: Rows, top: Mapping[str, Any], limits: Thresholds
+) -> dict[str, Any]:
     """Spans that the report's sentences quote."""
     saturated = sweep["saturated"]
     single = next((get(row, "output_tok_s") for row in rows if row["C"] == 1), None)
     found: dict[str, Any] = {
         "throughput_unsaturated": None if saturated is None else not saturated,
+        "marginal_below": limits.marginal_floor,
         "last_marginal_share": ratio(get(top, "marginal_tok_s_per_slot"), single),
     }
     for row in alive:
@@ -559,7 +563,9 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
         biases = shape.layers * (shape.heads + 2 * shape.kv_heads) * shape.head_dim if model["qkv_bias"] else 0.0
         whole = shape.matmul_params + embedding + (2 * shape.layers + 1) * shape.hidden + biases
     return {
+        "dtype_bytes": get(model, "dtype_bytes"),
         "matmul_params_exact": cost.matmul_params,
+        "matmul_params_printed": None if cost.matmul_params is None else float(f"{cost.matmul_params:.3g}"),
         "total_params": whole,
         "weight_bytes_matmul_exact": cost.weight_bytes,
         "weight_bytes_matmul_gb": times(cost.weight_bytes, 1e-9),
