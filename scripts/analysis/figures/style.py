@@ -6,6 +6,8 @@ one colour everywhere; quantities that share an axes use an accent that no round
 """
 
 import importlib.util
+import re
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -228,7 +230,7 @@ def finish(
             color=MUTED,
             gid="who",
         )
-    lines = [line for note in notes for line in wrap(note, 86 if words.language == "en" else 42)]
+    lines = [line for note in notes for line in wrap(note, 88)]
     if lines:
         figure.supxlabel("\n".join(lines), x=0.02, ha="left", fontsize=7.8, color=MUTED)
     return figure
@@ -242,7 +244,7 @@ def missing(title: str, sentence: str, context: Mapping[str, Any], words: Words)
     axes.text(
         0.5,
         0.5,
-        "\n".join(wrap(sentence, 56 if words.language == "en" else 30)),
+        "\n".join(wrap(sentence, 60)),
         transform=axes.transAxes,
         ha="center",
         va="center",
@@ -253,10 +255,20 @@ def missing(title: str, sentence: str, context: Mapping[str, Any], words: Words)
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Break a text into lines; Chinese has no spaces, so it is cut by length where a word is longer than a line."""
-    import textwrap
+    """Break a text into lines of a display width: a Chinese character counts two and may end a line, a word may not."""
+    pieces = re.findall(r"[\u2e80-\u9fff\uff00-\uffef][,。、;:)》”]*|[^\s\u2e80-\u9fff\uff00-\uffef]+|\s+", text)
+    lines, line = [], ""
+    for piece in pieces:
+        if line and _display_width(line) + _display_width(piece.rstrip()) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += piece if line else piece.lstrip()
+    return [*lines, line.rstrip()] if line.strip() or not lines else lines
 
-    return textwrap.wrap(text, width, break_long_words=True) or [""]
+
+def _display_width(text: str) -> int:
+    """Count columns: two for a wide character."""
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from scripts.analysis import findings as finding_rules
+from scripts.analysis import tables as contents
 from scripts.analysis import texts as finding_texts
 from scripts.analysis.derive import derive
 from scripts.analysis.figures import NAMES, Extras, draw, overlay, to_bytes
@@ -58,9 +59,12 @@ def build(
     texts = {finding.id: tuple(finding_texts.paragraph(finding, language)) for finding in findings}
     subject = Subject(derived, given, tuple(findings), more, words, texts)
     sections, written = compose(subject, _pictures(subject, out / "figures", formats))
-    (out / "tables").mkdir(exist_ok=True)
+    analysed = contents.every(derived, given, findings, language)
+    contents.write_all(analysed, out / "tables")
+    names = {table.name for table in analysed}
     for table in written:
-        (out / "tables" / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
+        if table.name not in names:
+            (out / "tables" / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
     page = out / "report.html"
     page.write_text(render(subject, sections), encoding="utf-8")
     return page

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scripts.analysis import tables as contents
 from scripts.analysis import texts as finding_texts
 from scripts.analysis.figures import overlay, style
 from scripts.analysis.report import story, tables
@@ -11,12 +12,11 @@ from scripts.analysis.report.story import Block, Picture, Section, Subject
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
 
-_COUNTERS_MORE = ("predicted_tflop_s", "predicted_read_gb_s", "mean_step_ms", "joule_per_output_token")
-_ROOFLINE_MORE = ("running_mean", "roofline_attained_at_running_mean_pct")
-_QUEUE = ("waiting_peak", "queue_mean_ms", "prefill_mean_ms", "ttft_mean_ms", "ttft_rest_mean_ms")
+_QUEUE = ("C", "waiting_peak", "queue_mean_ms", "prefill_mean_ms", "ttft_mean_ms", "ttft_rest_mean_ms")
 _STALLS = ("C", "stall_share_pct", "stall_share_expected_pct", "stall_ms_p50")
 _BURST = ("C", "burst_share_above_p95_pct", "ttft_p99_ms", "ttft_p99_without_burst_ms")
-_FULL_MORE = ("requests_failed", "itl_p99_over_p50", "preemptions", "boot_id")
+_ACCOUNT = ("weights_plus_non_torch_gib", "peak_activation_gib", "kv_pool_gib")
+_PREDICTED = ("C", "tflop_s", "predicted_tflop_s", "read_gb_s", "predicted_read_gb_s", "mean_step_ms")
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,15 @@ class Composer:
         self.tables[one.name] = one
         return [Block(table=one)]
 
-    def levels(self, name: str, keys: Sequence[str], **options: Any) -> list[Block]:
-        """Return a table of one row a level."""
-        return self.table(tables.of_levels(name, self.rows, keys, self.words, **options))
+    def levels(self, name: str, keys: Sequence[str], *needed: str) -> list[Block]:
+        """Return a table of one row a level, where some level has one of the columns it is about."""
+        if not self.any_known(*(needed or keys[1:])):
+            return []
+        return self.table(tables.of_levels(name, self.rows, keys, self.words))
+
+    def analysed(self, one: contents.Table | None, **options: Any) -> list[Block]:
+        """Return one of the analysis' tables."""
+        return [] if one is None else self.table(tables.adapt(one, self.rows, self.words, **options))
 
     def figures(self, *names: str) -> list[Block]:
         """Return figures; a note instead of one that had nothing to draw."""
@@ -69,23 +75,23 @@ class Composer:
     def evidence(self, name: str) -> list[Block]:
         """Return the figures, tables and lines of a section of the story."""
         subject, blocks = self.subject, self.figures(*story.FIGURES[name])
-        sweep, context = subject.derived.sweep, subject.context
+        derived, context, language = subject.derived, subject.context, self.words.language
         if name == "utilization":
-            blocks += self.levels("counters", tables.COUNTERS, optional=_COUNTERS_MORE)
+            blocks += self.analysed(contents.counters(derived, language))
+            blocks += self.levels("predicted", _PREDICTED, "predicted_tflop_s", "predicted_read_gb_s")
             if self.any_known("roofline_floor_ms"):
-                blocks.append(Block(lines=story.roofline_lines(sweep, context, self.words)))
-            blocks += self.levels("roofline", tables.ROOFLINE, optional=_ROOFLINE_MORE)
-        if name == "itl" and self.any_known("stall_share_pct"):
-            blocks += self.levels("stalls", _STALLS)
+                blocks.append(Block(lines=story.roofline_lines(derived.sweep, context, self.words)))
+            blocks += self.analysed(contents.roofline(derived, context, language))
+        if name == "itl":
+            blocks += self.levels("stalls", _STALLS, "stall_share_pct")
         if name == "queue":
-            if self.any_known(*_QUEUE):
-                blocks += self.levels("queue", ("C", "running_mean", "waiting_peak"), optional=_QUEUE[1:])
-            if self.any_known("burst_share_above_p95_pct"):
-                blocks += self.levels("burst", _BURST)
+            blocks += self.levels("queue", _QUEUE)
+            blocks += self.levels("burst", _BURST, "burst_share_above_p95_pct")
         if name == "kv":
-            lines = story.cap_lines(sweep, context, self.words)
+            lines = story.cap_lines(derived.sweep, context, self.words)
             blocks += [Block(lines=lines)] if lines else []
-            blocks += self.table(tables.account(sweep, self.words))
+            if any(known(value) for key, value in derived.sweep["account"].items() if key in _ACCOUNT):
+                blocks += self.analysed(contents.memory_account(derived, language))
         return blocks
 
     def story(self) -> list[Section]:
@@ -97,18 +103,23 @@ class Composer:
 
     def data(self) -> list[Section]:
         """Return the full table, the promises, the recommendations and the audits."""
-        sweep, words = self.subject.derived.sweep, self.words
-        full = self.levels("levels", tables.FULL, optional=_FULL_MORE, reasons=level_reasons(self.subject))
-        if self.any_known("steady_output_tok_s", "steady_duration_s"):
-            full += self.levels("steady", tables.STEADY)
-        full += self.table(tables.rules(sweep, words))
-        audits = self.table(tables.audits(self.subject.findings, self.subject.claims, words))
+        subject, words = self.subject, self.words
+        derived, language = subject.derived, words.language
+        remarks, marked = remarks_of(subject)
+        full = [
+            *self.analysed(contents.full(derived, language), remarks=remarks, marked=marked),
+            *self.analysed(contents.steady(derived, language)),
+            *self.table(tables.rules(derived.sweep, words)),
+        ]
+        audits = self.analysed(contents.audits(subject.findings, language))
+        audits = [
+            Block(table=replace(one.table, marked=failed_rows(subject))) for one in audits if one.table is not None
+        ]
         if self.any_known("kv_mean_pct", "kv_upper_bound_pct"):
-            note = (words("reconcile.note"),)
-            audits += self.levels("reconcile", tables.RECONCILE, notes=note, decimals={"kv_mean_pct": 2})
+            audits += self.analysed(contents.kv_reconcile(derived, language))
         return [
             self.section("levels", full),
-            self.section("slo", self.table(tables.slo(sweep, words))),
+            self.section("slo", self.analysed(contents.slo(derived, language))),
             self.section("recommendations", []),
             self.section("audits", audits),
         ]
@@ -183,7 +194,7 @@ class Composer:
         )
         blocks = [
             Block(lines=tuple(timeline.split("\n"))),
-            *self.table(tables.glossary(self.rows, words)),
+            *self.analysed(contents.glossary(self.subject.derived, words.language)),
             *(Block(text=words(f"confusions.{place}")) for place in (1, 2, 3)),
             *self.table(tables.all_definitions(words)),
         ]
@@ -214,17 +225,36 @@ def _revision(revision: Any, clean: Any, words: Words) -> str:
     return f"{words('revision')}: {revision}{dirty}"
 
 
-def level_reasons(subject: Subject) -> dict[int, str]:
-    """Return for each level what speaks against it: its own remark, no success, audits that failed at it."""
+def remarks_of(subject: Subject) -> tuple[dict[int, str], set[int]]:
+    """Return what is to be said of each level, and the levels that must not be trusted without reading it.
+
+    Remarks: the table's own reason, no success, failed requests, audits that failed at the level, and its boot where a
+    sweep mixes boots (which alone does not mark it).
+    """
     words = subject.words
     said: dict[int, list[str]] = {}
-    for row in subject.derived.rows:
+    rows = subject.derived.rows
+    for row in rows:
+        level = int(row["C"])
         if isinstance(row.get("invalid_reason"), str):
-            said.setdefault(int(row["C"]), []).append(str(row["invalid_reason"]))
+            said.setdefault(level, []).append(str(row["invalid_reason"]))
         if row.get("failed"):
-            said.setdefault(int(row["C"]), []).append(words("remark.failed"))
+            said.setdefault(level, []).append(words("remark.failed"))
+        elif known(row.get("requests_failed")) and row["requests_failed"] > 0:
+            said.setdefault(level, []).append(words("remark.some_failed", count=f"{row['requests_failed']:,.0f}"))
     for finding in subject.findings:
         if finding.kind == "audit" and finding.outcome == "fails":
             for level in style.audited_levels(finding.numbers):
                 said.setdefault(level, []).append(words("remark.audit", id=finding.id))
-    return {level: "; ".join(reasons) for level, reasons in said.items()}
+    marked = set(said)
+    boots = {str(row["boot_id"]) for row in rows if known(row.get("boot_id"))}
+    for row in rows if len(boots) > 1 else ():
+        if known(row.get("boot_id")):
+            said.setdefault(int(row["C"]), []).append(words("remark.boot", boot=row["boot_id"]))
+    return {level: "; ".join(reasons) for level, reasons in said.items()}, marked
+
+
+def failed_rows(subject: Subject) -> frozenset[int]:
+    """Return the rows of the audit table that failed."""
+    audits = [finding for finding in subject.findings if finding.kind == "audit"]
+    return frozenset(place for place, finding in enumerate(audits) if finding.outcome == "fails")

@@ -600,15 +600,14 @@ def definition(key: str) -> Definition | None:
     return found
 
 
-def shown(key: str, value: float, decimals: int | None = None) -> str:
+def shown(key: str, value: float) -> str:
     """Write a number as the report shows it everywhere: one formatter a metric, thousands separated.
 
     ITL has two decimals under 100 ms and one from there, as the sentences have.
     """
     found = definition(key)
-    if decimals is None:
-        decimals = found.decimals if found is not None else (0 if float(value).is_integer() else 2)
-        if found is not None and found.key.removeprefix("steady_").startswith("itl_p") and found.unit == "ms":
-            decimals = 2 if abs(value) < 99.995 else 1
+    decimals = found.decimals if found is not None else (0 if float(value).is_integer() else 2)
+    if found is not None and found.key.removeprefix("steady_").startswith("itl_p") and found.unit == "ms":
+        decimals = 2 if abs(value) < 99.995 else 1
     text = f"{value:,.{decimals}f}"
     return text[1:] if text.startswith("-") and not any(digit in text for digit in "123456789") else text

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.analysis.finding import Finding
+from scripts.analysis import tables as contents
+from scripts.analysis import texts as finding_texts
 from scripts.analysis.report.definitions import DEFINITIONS, definition, shown
 from scripts.analysis.report.words import Words
 
@@ -54,7 +55,7 @@ def known(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
-def number_cell(key: str, row: Row, level: int | None, words: Words, decimals: int | None = None) -> Cell:
+def number_cell(key: str, row: Row, level: int | None, words: Words) -> Cell:
     """Return the cell of a column: rounded as everywhere, traced by its hover text, its interval below if any."""
     value = row.get(key)
     found = definition(key)
@@ -66,8 +67,8 @@ def number_cell(key: str, row: Row, level: int | None, words: Words, decimals: i
     low, high = row.get(f"{key}_lo"), row.get(f"{key}_hi")
     below = ""
     if known(low) and known(high) and isinstance(low, int | float) and isinstance(high, int | float):
-        below = f"{shown(key, low, decimals)} – {shown(key, high, decimals)}"
-    return Cell(shown(key, value, decimals), trace(key, value, level, words), anchor, value, below, numeric=True)
+        below = f"{shown(key, low)} – {shown(key, high)}"
+    return Cell(shown(key, value), trace(key, value, level, words), anchor, value, below, numeric=True)
 
 
 def trace(key: str, value: float, level: int | None, words: Words) -> str:
@@ -93,204 +94,74 @@ def head(key: str, words: Words) -> str:
     return found.label[words.place] if found is not None else key
 
 
-def of_levels(
-    name: str,
-    rows: Sequence[Row],
-    keys: Sequence[str],
-    words: Words,
-    *,
-    optional: Sequence[str] = (),
-    reasons: Mapping[int, str] | None = None,
-    notes: Sequence[str] = (),
-    decimals: Mapping[str, int] | None = None,
-) -> Table:
-    """Return a table with one row a level. ``optional`` columns appear only where some level has a value.
-
-    ``decimals`` shows a column finer than elsewhere, where a comparison needs it.
-    """
-    columns = [*keys, *[key for key in optional if any(known(row.get(key)) for row in rows)]]
-    said = dict(reasons) if reasons else {}
+def of_levels(name: str, rows: Sequence[Row], keys: Sequence[str], words: Words) -> Table:
+    """Return a table with one row a level: ``keys[0]`` is the level, others appear where some level has them."""
+    columns = [keys[0], *[key for key in keys[1:] if any(known(row.get(key)) for row in rows)]]
     body = []
     for row in rows:
         level = int(row["C"])
-        cells = [
-            Cell(str(level), trace("C", level, level, words), "d-C", level, numeric=True)
-            if key == "C"
-            else number_cell(key, row, level, words, (decimals or {}).get(key))
-            for key in columns
-        ]
-        if said:
-            cells.append(Cell(said.get(level, ""), raw=said.get(level)))
+        first = Cell(str(level), trace("C", level, level, words), "d-C", level, numeric=True)
+        body.append((first, *(number_cell(key, row, level, words) for key in columns[1:])))
+    return Table(name, words(f"table.{name}"), tuple(columns), tuple(head(key, words) for key in columns), tuple(body))
+
+
+def adapt(
+    table: contents.Table,
+    rows: Sequence[Row],
+    words: Words,
+    *,
+    remarks: Mapping[int, str] | None = None,
+    marked: Iterable[int] = (),
+) -> Table:
+    """Return one of the analysis' tables for the page: each number traced, with its interval, missing ones as a dash.
+
+    ``remarks`` adds a column with what is to be said of a level; ``marked`` are the levels that stand out. A column of
+    words that is empty everywhere is left out.
+    """
+    by_level = {int(row["C"]): row for row in rows}
+    frame = table.frame
+    columns = [name for name in frame.columns if name != "note" or any(table.text["note"])]
+    levels = [int(value) if known(value) else None for value in frame["C"]] if "C" in columns else [None] * len(frame)
+    body = []
+    for place, level in enumerate(levels):
+        row = by_level.get(level, {}) if level is not None else {}
+        cells = [_adapted(table, name, place, row, words) for name in columns]
+        if remarks:
+            cells.append(Cell(remarks.get(level, "") if level is not None else ""))
         body.append(tuple(cells))
+    heads = [table.headers[name] for name in columns] + ([words("column.remarks")] if remarks else [])
+    chosen = set(marked)
     return Table(
-        name,
-        words(f"table.{name}"),
-        (*columns, "remarks") if said else tuple(columns),
-        (*(head(key, words) for key in columns), words("column.remarks"))
-        if said
-        else tuple(head(k, words) for k in columns),
+        table.name,
+        table.title,
+        (*columns, "remarks") if remarks else tuple(columns),
+        tuple(heads),
         tuple(body),
-        frozenset(place for place, row in enumerate(rows) if int(row["C"]) in said),
-        tuple(notes),
+        frozenset(place for place, level in enumerate(levels) if level in chosen),
+        (table.note,) if table.note else (),
     )
 
 
-COUNTERS = (
-    "C",
-    "tflop_s",
-    "mfu_pct",
-    "read_gb_s",
-    "mbu_pct",
-    "tok_per_iter",
-    "power_w_mean",
-    "temp_c_mean",
-    "kv_mean_pct",
-)
-ROOFLINE = ("C", "roofline_floor_ms", "itl_p50_ms", "roofline_attained_pct")
-RECONCILE = (
-    "C",
-    "kv_mean_pct",
-    "running_mean",
-    "kv_reconciled_pct",
-    "kv_deviation_pct",
-    "kv_peak_pct",
-    "kv_upper_bound_pct",
-)
-FULL = (
-    "C",
-    "requests",
-    "duration_s",
-    "output_tok_s",
-    "scaling_efficiency_pct",
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "tpot_p50_ms",
-    "itl_p50_ms",
-    "itl_p99_ms",
-    "e2el_p50_ms",
-    "kv_upper_bound_pct",
-    "kv_mean_pct",
-)
-STEADY = (
-    "C",
-    "steady_start_s",
-    "steady_duration_s",
-    "steady_output_tok_s",
-    "steady_ttft_p50_ms",
-    "steady_ttft_p99_ms",
-    "steady_tpot_p50_ms",
-    "steady_itl_p50_ms",
-    "steady_itl_p99_ms",
-    "steady_e2el_p50_ms",
-)
-_GLOSSARY = (
-    ("TTFT", "meaning.ttft", "ttft_p50_ms"),
-    ("ITL", "meaning.itl", "itl_p50_ms"),
-    ("ITL p99", "meaning.itl_p99", "itl_p99_ms"),
-    ("TPOT", "meaning.tpot", "tpot_p50_ms"),
-    ("E2EL", "meaning.e2el", "e2el_p50_ms"),
-    ("tok/s", "meaning.throughput", "output_tok_s"),
-)
-
-
-def glossary(rows: Sequence[Row], words: Words) -> Table:
-    """Return the metrics with their value at the first and at the last level that has one."""
-    body = []
-    for name, meaning, key in _GLOSSARY:
-        have = [row for row in rows if known(row.get(key))]
-        found = definition(key)
-        unit = found.unit if found is not None else ""
-        if have:
-            first, last = have[0], have[-1]
-            text = f"{shown(key, first[key])} {unit} (C={int(first['C'])})"
-            if last is not first:
-                text += f" → {shown(key, last[key])} {unit} (C={int(last['C'])})"
-            title = trace(key, last[key], int(last["C"]), words)
-            cell = Cell(text, title, f"d-{key}", text)
-        else:
-            cell = Cell("–", words("not_known"))
-        body.append((Cell(name, raw=name), Cell(words(meaning), raw=words(meaning)), cell))
-    heads = (words("column.metric"), words("column.meaning"), words("column.span"))
-    return Table("glossary", words("table.glossary"), ("metric", "meaning", "span"), heads, tuple(body))
-
-
-def slo(sweep: Mapping[str, Any], words: Words) -> Table:
-    """Return the promises on p99 TTFT with the highest level that keeps each, or why there is none."""
-    body: list[tuple[Cell, ...]] = []
-    for tier in (sweep.get("slo") or {}).values():
-        level = tier.get("C")
-        notes = []
-        if tier.get("status") == "not_evaluable":
-            notes.append(words("slo.unknown"))
-        elif level is None:
-            notes.append(words("slo.none"))
-        if tier.get("passes_above_a_failure"):
-            notes.append(words("slo.above", levels=", ".join(map(str, tier["passes_above_a_failure"]))))
-        if tier.get("levels_unknown") and tier.get("status") != "not_evaluable":
-            notes.append(words("slo.gap", levels=", ".join(map(str, tier["levels_unknown"]))))
-        cells = [
-            Cell(f"{tier['slo_s']:g}", raw=tier["slo_s"], numeric=True),
-            Cell("–" if level is None else f"C = {level}", raw=level, numeric=True),
-            *(number_cell(key, tier, level, words) for key in ("output_tok_s", "ttft_p99_s", "itl_p50_ms")),
-            Cell("; ".join(notes), raw="; ".join(notes) or None),
-        ]
-        body.append(tuple(cells))
-    if all(not row[-1].text for row in body):
-        body = [row[:-1] for row in body]
-    heads = (
-        words("column.slo"),
-        words("column.pick"),
-        *(head(key, words) for key in ("output_tok_s", "ttft_p99_s", "itl_p50_ms")),
-        words("column.remarks"),
-    )
-    keys = ("slo_s", "C", "output_tok_s", "ttft_p99_s", "itl_p50_ms", "remarks")
-    width = len(body[0]) if body else len(keys)
-    return Table("slo", words("table.slo"), keys[:width], heads[:width], tuple(body))
-
-
-def account(sweep: Mapping[str, Any], words: Words) -> Table | None:
-    """Return the memory account of this boot beside the previous round's; None when neither log gave one."""
-    now, before = sweep.get("account") or {}, sweep.get("previous_account") or {}
-    lines = (
-        ("account.consumed", "weights_plus_non_torch_gib"),
-        ("account.activation", "peak_activation_gib"),
-        ("account.kv", "kv_pool_gib"),
-        ("account.sum", "sum_without_cuda_graph_gib"),
-        ("account.budget", "budget_gib"),
-        ("account.difference", "difference_gib"),
-        ("account.graph", "cuda_graph_gib"),
-    )
-    if not any(known(now.get(key)) for _, key in lines):
-        return None
-    compared = any(known(before.get(key)) for _, key in lines)
-
-    def gib(value: Any, *, signed: bool = False) -> Cell:
-        if not known(value):
-            return Cell("–", words("not_known"), numeric=True)
-        text = f"{value:+.2f}" if signed else f"{value:.2f}"
-        return Cell(
-            "0.00" if text in ("-0.00", "+0.00") else text, f"{value:.6g} GiB, startup.log", "", value, numeric=True
-        )
-
-    body = []
-    for label, key in lines:
-        cells = [Cell(words(label), raw=key), gib(now.get(key), signed=key == "difference_gib")]
-        if compared:
-            cells.append(gib(before.get(key), signed=key == "difference_gib"))
-            both = known(now.get(key)) and known(before.get(key))
-            cells.append(gib(now[key] - before[key] if both else None, signed=True))
-        body.append(tuple(cells))
-    notes = []
-    if now.get("balances") is not None:
-        told = "account.balances" if now["balances"] else "account.off"
-        notes.append(words(told, tolerance=f"{now.get('tolerance_gib', 0):g}"))
-    heads = [words("column.item"), words("column.this")]
-    keys = ["item", "this_gib"]
-    if compared:
-        heads += [words("column.previous"), words("column.delta")]
-        keys += ["previous_gib", "difference_gib"]
-    marked = frozenset({5}) if now.get("balances") is False else frozenset()
-    return Table("account", words("table.account"), tuple(keys), tuple(heads), tuple(body), marked, tuple(notes))
+def _adapted(table: contents.Table, name: str, place: int, row: Row, words: Words) -> Cell:
+    """Return one cell of an analysis' table; numbers of a metric carry their trace and their interval."""
+    level = int(row["C"]) if row else None
+    text, raw = str(table.text[name].iloc[place]), table.frame[name].iloc[place]
+    is_number = name in contents.METRICS or name.removeprefix("steady_") in contents.METRICS
+    if not known(raw):
+        return Cell("–", words("not_known"), numeric=is_number)
+    if name == "first_to_last":
+        return Cell(text, "", f"d-{contents.GLOSSARY[place][1]}", raw)
+    if not is_number:
+        return Cell(text, raw=raw, numeric=isinstance(raw, float))
+    value = raw.item() if hasattr(raw, "item") else raw
+    found = definition(name)
+    low, high = row.get(f"{name}_lo"), row.get(f"{name}_hi")
+    below = ""
+    if known(low) and known(high):
+        metric = contents.METRICS[name.removeprefix("steady_")]
+        below = f"{finding_texts.shown(metric, low)} – {finding_texts.shown(metric, high)}"
+    anchor = f"d-{name.removeprefix('steady_')}" if found is not None else ""
+    return Cell(text, trace(name, value, level, words), anchor, value, below, numeric=True)
 
 
 def rules(sweep: Mapping[str, Any], words: Words) -> Table:
@@ -318,30 +189,6 @@ def rules(sweep: Mapping[str, Any], words: Words) -> Table:
         )
     heads = (words("column.rule"), words("column.threshold"), words("column.result"))
     return Table("rules", words("table.rules"), ("rule", "threshold", "result"), heads, tuple(body))
-
-
-def audits(findings: Iterable[Finding], claims: Mapping[str, Any], words: Words) -> Table:
-    """Return the audits with outcome, sentence and what each bars."""
-    body: list[tuple[Cell, ...]] = []
-    marked = set()
-    for finding in findings:
-        if finding.kind != "audit":
-            continue
-        if finding.outcome == "fails":
-            marked.add(len(body))
-        text = f"{claims[finding.id].text} {claims[finding.id].more}".strip()
-        body.append(
-            (
-                Cell(finding.id, raw=finding.id),
-                Cell(words(f"outcome.audit.{finding.outcome}"), raw=finding.outcome),
-                Cell(text, raw=text),
-                Cell(", ".join(finding.bars), raw=" ".join(finding.bars)),
-            )
-        )
-    heads = tuple(words(f"column.{key}") for key in ("audit", "outcome", "says", "bars"))
-    return Table(
-        "audits", words("table.audits"), ("id", "outcome", "text", "bars"), heads, tuple(body), frozenset(marked)
-    )
 
 
 def all_definitions(words: Words) -> Table:
