@@ -50,3 +50,21 @@ def report_settings(wildcards):
 
 def priority(wildcards):
     return wiring.priority(PLAN, wildcards)
+
+
+def figure(name, question):
+    return report(
+        f"results/figures/{{machine}}/{{round}}/{{sweep}}/{name}.svg",
+        caption=f"../report/captions/{name}.rst",
+        category=question,
+        labels={"machine": "{machine}", "round": "{round}", "sweep": "{sweep}", "figure": name},
+    )
+
+
+def table(name, question):
+    return report(
+        f"results/tables/{{machine}}/{{round}}/{{sweep}}/{name}.csv",
+        caption=f"../report/captions/{name}.rst",
+        category=question,
+        labels={"machine": "{machine}", "round": "{round}", "sweep": "{sweep}", "figure": name},
+    )

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def main(cell: str, requests: str, chunks: str, telemetry: str, counters: str, out: Any) -> None:
     found = json.loads(Path(cell).read_text(encoding="utf-8"))
     row = pq.read_table(counters).to_pylist()[0]
-    computed = level.compute(found, schema.read("requests", requests), chunks, schema.read("telemetry", telemetry), row)
+    rows = schema.read("requests", requests, without=("text", "error_message"))
+    computed = level.compute(found, rows, chunks, schema.read("telemetry", telemetry), row)
     schema.write("levels", [computed.row], out.metrics)
     for name, table in computed.tables.items():
         schema.write(name, table, getattr(out, name))

@@ -30,7 +30,7 @@ def build(
     boot = first["boot"]
     resolved = boot["resolved"]
     shape = boot.get("model_shape")
-    model = None if shape is None else {**shape, **report["model"]}
+    model = None if shape is None or "error" in shape else {**shape, **report["model"]}
     log = kv_pool["log"]
     peaks = report["peaks"] if report["peaks"] is not None else peaks
     off = report["levels_off"] if report["levels_off"] is not None else first["levels_off"]

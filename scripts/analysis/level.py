@@ -5,30 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import burst, confidence, metrics, telemetry_summary, timeline
+from scripts.analysis import burst, confidence, metrics, schema, telemetry_summary, timeline
 from scripts.analysis.steady import steady_window
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-HARDWARE = {
-    "power_w_mean": "power_w_mean",
-    "power_w_max": "power_w_max",
-    "energy_j": "energy_j",
-    "temp_c_mean": "temp_c_mean",
-    "temp_c_max": "temp_c_max",
-    "sm_clock_mhz_mean": "sm_clock_mhz_mean",
-    "sm_clock_mhz_min": "sm_clock_mhz_min",
-    "memory_clock_mhz_min": "memory_clock_mhz_min",
-    "gpu_utilization_pct": "utilization_pct_mean",
-    "gpu_memory_peak_bytes": "memory_used_bytes_max",
-    "throttled": "throttled",
-    "host_cpu_pct": "host_cpu_pct_mean",
-    "server_cpu_pct": "server_cpu_pct_mean",
-    "client_cpu_pct": "client_cpu_pct_mean",
-}
-"""Name in the telemetry summary to name in the levels table."""
-
 
 @dataclass(frozen=True)
 class Computed:
@@ -56,11 +37,11 @@ def compute(
     row |= confidence.tails(level)
     row |= confidence.intervals(draws)
     row |= hardware(cell, telemetry)
-    row |= client(cell)
+    row |= metrics.words(cell, steady)
     tables = {
         "replicates": pa.Table.from_pandas(draws, preserve_index=False),
         "itl_histogram": timeline.itl_histogram(level),
-        "launch": burst.positions(level.requests),
+        "launch": burst.positions(level.requests, level.concurrency),
         "request_spans": timeline.request_spans(level),
         "stall_spans": timeline.stall_spans(level),
         "token_rate": timeline.tokens_per_second(level, chunks),
@@ -72,10 +53,5 @@ def hardware(cell: Mapping[str, Any], telemetry: "pa.Table") -> dict[str, Any]:
     """Return the hardware's columns, over the time from the first request's release to the last one's end."""
     window = (int(cell["window"]["load_start_ns"]), int(cell["window"]["load_end_ns"]))
     found = telemetry_summary.summarize(telemetry, window)
-    return {column: found[name] for name, column in HARDWARE.items()}
-
-
-def client(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the client said of itself."""
-    fidelity = cell["client"]
-    return {"client_limited": fidelity.get("client_limited"), "client_lag_p99_ms": fidelity.get("read_lag_p99_ms")}
+    known = {column.name for column in schema.LEVELS}
+    return {name: value for name, value in found.items() if name in known}

@@ -236,6 +236,7 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
         _wait_for_machine(places, supervisor_identity, say)
         begun = time.monotonic()
     try:
+        record["model_shape"] = _model_shape(resolved, places.root)  # while the server loads
         record["model"] = _wait_ready(engine, record, places, output, wanted.ready_s, say)
     except BaseException:
         if not engine.attaches_only:
@@ -251,6 +252,22 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
     temporary.replace(places.record)
     say(f"server ready after {record['ready_s']:.1f} s")
     return record
+
+
+def _model_shape(resolved: Mapping[str, Any], root: Path) -> dict[str, Any] | None:
+    """Return the served model's shape from its own files; null when nothing here says it, or says it in a way that is
+    not known (the report then names what cannot be evaluated)."""
+    from scripts.harness import model_shape, plan
+
+    model, arguments = resolved.get("model"), resolved.get("arguments") or {}
+    if model is None:
+        return None
+    cache = arguments.get("kv-cache-dtype", arguments.get("cache-type-k"))
+    try:
+        shape = model_shape.of_model(plan.model_path(str(model), root) or str(model), arguments.get("dtype"), cache)
+    except SweepError as error:
+        return {"error": str(error)}
+    return None if shape is None else shape.as_dict()
 
 
 def _plain_environment() -> dict[str, str]:

@@ -113,13 +113,17 @@ def _imports(root: Path, name: str) -> tuple[str, ...]:
     except SyntaxError as error:
         raise SweepError(f"{name}, line {error.lineno}: {error.msg}") from None
     modules: set[str] = set()
+    files: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "scripts":
             modules.add(node.module)
             modules.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names if alias.name.split(".")[0] == "scripts")
-    files = []
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            package = str(node.values[0].value)  # import_module(f"scripts.package.{name}"): any module of the package
+            if re.fullmatch(r"scripts(\.\w+)+\.", package):
+                files += [str(path.relative_to(root)) for path in (root / package.replace(".", "/")).glob("*.py")]
     for module in modules:
         path = module.replace(".", "/")
         files += [file for file in (f"{path}.py", f"{path}/__init__.py") if (root / file).exists()]
