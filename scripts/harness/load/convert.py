@@ -39,6 +39,10 @@ class Observed:
     """Client delay of requests, ns."""
     loop_lag: Histogram = field(default_factory=Histogram)
     """Lateness of the event loop, us."""
+    slot_ns: int = 0
+    """Time the slots were taken: scheduled to end, over all requests."""
+    delay_ns: int = 0
+    """Client delay, over all requests."""
     tokens: int = 0
     lost_tokens: int = 0
     reads: int = 0
@@ -247,6 +251,8 @@ def _row(request: _Open, end: dict[str, Any], meta: dict[str, Any], observed: Ob
         observed.running_usage += reading.running_usage
         if delay is not None:
             observed.delay.add(delay)
+            observed.delay_ns += delay
+            observed.slot_ns += row["end_ns"] - scheduled
     line = json.dumps(row).encode()
     arrivals = array("q", (frame.arrival_ns for frame, _ in frames))
     tokens = array("h", (min(frame.tokens, MAX_INT16) for frame, _ in frames))

@@ -327,7 +327,7 @@ def _try_convert(spec: LoadSpec, out: Path) -> str:
 def _finish(spec: LoadSpec, out: Path, window: tuple[int, int], stopped: bool, keep_journal: bool) -> LoadResult:
     from scripts.harness.load.convert import convert
     from scripts.harness.load.fidelity import fidelity_block
-    from scripts.harness.load.summary import counts_of, medians_of
+    from scripts.harness.load.summary import counts_of, itl_median
 
     free = shutil.disk_usage(out).free
     journals = sum(path.stat().st_size for path in out.glob("journal-*.bin"))
@@ -338,7 +338,6 @@ def _finish(spec: LoadSpec, out: Path, window: tuple[int, int], stopped: bool, k
         )
     observed = convert(out, keep_journal)
     requests_path, chunks_path = out / "requests.parquet", out / "chunks.parquet"
-    itl_p50_ms, ttft_p50_ms = medians_of(requests_path, chunks_path)
     counts = counts_of(requests_path)
     return LoadResult(
         requests_path=requests_path,
@@ -346,7 +345,7 @@ def _finish(spec: LoadSpec, out: Path, window: tuple[int, int], stopped: bool, k
         load_start_ns=window[0],
         load_end_ns=window[1],
         counts=counts,
-        fidelity=fidelity_block(observed, spec.fidelity, itl_p50_ms, ttft_p50_ms),
+        fidelity=fidelity_block(observed, spec.fidelity, itl_median(requests_path, chunks_path)),
         sent={"endpoint": spec.endpoint, "body": spec.body, "load": spec.public()},
         stopped=stopped,
     )

@@ -35,14 +35,14 @@ class FidelityLimits:
     ``lag_frac_of_itl``: with user stamps only, read lag p99 as a share of ITL p50, above which it is unreliable.
     ``cpu_frac``: share of one core used by a client process, above which the client is called the limit.
     ``clock_step_us``: change of (wall clock - monotonic clock) that counts as a clock step.
-    ``client_delay_frac_of_ttft``: client delay p99 as a share of TTFT p50 above which the client is called the limit.
+    ``client_delay_frac``: share of the slots' time spent waiting for the client itself, above which it is the limit.
     """
 
     lost_stamps_frac: float = 0.001
     lag_frac_of_itl: float = 0.10
     cpu_frac: float = 0.90
     clock_step_us: float = 50.0
-    client_delay_frac_of_ttft: float = 0.5
+    client_delay_frac: float = 0.02
 
 
 @dataclass(frozen=True)

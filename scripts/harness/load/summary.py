@@ -58,15 +58,10 @@ def _sum(column: Any) -> int | None:
     return None if found is None else int(found)
 
 
-def medians_of(requests_path: Path, chunks_path: Path) -> tuple[float | None, float | None]:
-    """Return (ITL p50, TTFT p50) in ms of the whole run; None where there is no sample."""
-    level = _Level(requests_path, chunks_path)
-    gaps, _, _ = level.gaps(None)
-    ttft = level.column("ttft_ms", None, "first_token_ns")
-    return (
-        float(np.median(gaps)) if len(gaps) else None,
-        float(np.median(ttft)) if len(ttft) else None,
-    )
+def itl_median(requests_path: Path, chunks_path: Path) -> float | None:
+    """Return ITL p50 in ms of the whole run; None where there is no sample."""
+    gaps, _, _ = _Level(requests_path, chunks_path).gaps(None)
+    return float(np.median(gaps)) if len(gaps) else None
 
 
 def summarize(requests_path: Path, chunks_path: Path, concurrency: int, fidelity: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from scripts.harness.load.clock import ask_for_stamps, sample_offset
 from scripts.harness.load.framing import framing_of
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import JournalWriter, Read
+from scripts.harness.load.priority import run_first
 from scripts.harness.load.network import Addresses, Expired, StampedStream
 from scripts.harness.load.spec import PROMPT, LoadSpec, spec_from_json
 from scripts.harness.load.transport import SlotTransport
@@ -453,8 +454,6 @@ def main() -> int:
     tie_to_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = spec_from_json(sys.stdin.buffer.readline().decode())
-    with contextlib.suppress(OSError):
-        os.nice(-10)
     guard = socket.socket()
     ask_for_stamps(guard)  # stamping goes on with the first socket that asks: keep one for the whole run
     worker = Worker(spec, index, processes, Path(sys.argv[6]))
@@ -477,7 +476,7 @@ def main() -> int:
                 "processes": processes,
                 "spec": spec.public(),
                 "loop": type(loop).__module__.split(".")[0],
-                "nice": os.getpriority(os.PRIO_PROCESS, 0),
+                "priority": run_first(),
                 "pid": os.getpid(),
             }
         )
