@@ -1,4 +1,5 @@
-"""A server that replays one scripted answer, byte for byte at given times, in whatever way HTTP allows a body to be sent."""
+"""A server that replays one scripted answer, byte for byte at given times, in whatever way HTTP allows a body to be
+sent."""
 
 import contextlib
 import json
@@ -143,7 +144,8 @@ class Replay:
             pieces = [data]
             if script.fragment:
                 pieces = [data[start : start + script.fragment] for start in range(0, len(data), script.fragment)]
-            for piece in pieces:
+            for part in pieces:
+                piece = part
                 if script.framing in ("chunked", "broken"):
                     piece = b"%x\r\n%s\r\n" % (len(piece), piece)
                 if script.fragment:

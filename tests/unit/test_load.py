@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -251,7 +252,7 @@ TIMEOUTS = Timeouts(connect_s=5, first_token_s=0.4, between_tokens_s=0.4, total_
     ],
 )
 def test_time_limits(tmp_path: Path, frames: list[tuple[float, bytes]], limits: Timeouts, kind: str) -> None:
-    row, _, _ = replay_one(tmp_path, Script(frames, framing="chunked", then="hang"), timeouts=limits, output_tokens=100)
+    row, _, _ = replay_one(tmp_path, Script(frames, framing="broken", then="hang"), timeouts=limits, output_tokens=100)
     assert (row["status"], row["error_kind"]) == ("failed", kind)
     assert "limit of" in row["error_message"]
 
@@ -266,7 +267,7 @@ def test_a_server_that_never_answers_and_one_that_answers_next(tmp_path: Path) -
 
 def test_keep_alive_comments_do_not_count_as_tokens(tmp_path: Path) -> None:
     frames = [(0.0, b'data: {"choices":[{"text":"x"}]}\n\n'), *((100.0 * i, b": ping\n\n") for i in range(1, 30))]
-    row, _, _ = replay_one(tmp_path, Script(frames, framing="chunked", then="hang"), timeouts=TIMEOUTS, output_tokens=9)
+    row, _, _ = replay_one(tmp_path, Script(frames, framing="broken", then="hang"), timeouts=TIMEOUTS, output_tokens=9)
     assert row["error_kind"] == "timeout_between_tokens"
 
 
@@ -406,7 +407,8 @@ def test_a_level_agrees_with_what_the_server_did(tmp_path: Path, profile: str, p
     assert max(progress.done for progress in seen) <= 18
     summary = summarize(result.requests_path, result.chunks_path, 6, result.fidelity)
     assert (summary["requests_ok"], summary["requests_failed"]) == (18, 0)
-    assert summary["itl_ms"]["samples"] == 18 * 19
+    assert summary["itl_ms"]["samples"] == sum(row["arrivals"] - 1 for row in rows if not row["warmup"])
+    assert summary["itl_token_ms"]["samples"] + sum(row["lost_stamps"] for row in rows) >= 18 * 19 - 18
     expected = (
         18 * 20 / ((max(r["end_ns"] for r in rows) - min(r["scheduled_ns"] for r in rows if not r["warmup"])) / 1e9)
     )
@@ -424,7 +426,8 @@ def test_planted_stalls_are_found_with_size_and_share(tmp_path: Path) -> None:
     for arrivals in by_request.values():
         long = [index for index in range(1, 64) if arrivals[index] - arrivals[index - 1] > 90e6]
         assert long == [16, 32, 48]
-    assert summary["itl_ms"]["p50"] < 50 < 100 < summary["itl_ms"]["p99"] < 100 + SLACK_MS
+    assert summary["itl_ms"]["p50"] < 50
+    assert 100 < summary["itl_ms"]["p99"] < 100 + SLACK_MS
 
 
 def test_packed_tokens_give_arrivals_and_tokens_apart(tmp_path: Path) -> None:
@@ -439,7 +442,13 @@ def test_packed_tokens_give_arrivals_and_tokens_apart(tmp_path: Path) -> None:
 
 
 def test_failures_of_every_kind_leave_the_rest_alone(tmp_path: Path) -> None:
-    options = {"error_every": 5, "disconnect_every": 7, "http_error_every": 9, "short_every": 11, "hang_every": 13}
+    options: dict[str, Any] = {
+        "error_every": 5,
+        "disconnect_every": 7,
+        "http_error_every": 9,
+        "short_every": 11,
+        "hang_every": 13,
+    }
     with FakeServer(ttft_ms=3, itl_ms=2, hang_after=2, log=True, **options) as server:
         spec = spec_for(
             server.base_url,
@@ -603,7 +612,7 @@ def test_a_folder_with_a_journal_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_too_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver.resource, "getrlimit", lambda _: (64, 100))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 100))
     with pytest.raises(SweepError, match="needs 1088 open files in each client process, but the limit is 100"):
         driver._check_descriptors(spec_for("http://127.0.0.1:9", concurrency=1024), 1)
 

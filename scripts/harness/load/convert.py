@@ -1,9 +1,11 @@
 """From journals to ``requests.parquet`` and ``chunks.parquet``, in bounded memory, after the load.
 
-First pass: each journal is read once; what is in memory is the state of the requests in flight. A request that has ended
-is written to a spill file, its place noted. Second pass: the spilled requests are written in order of their number.
+First pass: each journal is read once; what is in memory is the state of the requests in flight. A request that has
+ended is written to a spill file, its place noted. Second pass: the spilled requests are written in order of their
+number.
 """
 
+import itertools
 import json
 from array import array
 from collections.abc import Iterator
@@ -282,7 +284,7 @@ def mark_lost(frames: tuple[Frame, ...]) -> list[tuple[Frame, bool]]:
         return [(frame, False) for frame in frames]
     gaps = sorted(
         later.arrival_ns - earlier.arrival_ns
-        for earlier, later in zip(frames, frames[1:], strict=False)
+        for earlier, later in itertools.pairwise(frames)
         if later.arrival_ns > earlier.arrival_ns
     )
     usual = gaps[len(gaps) // 2] if gaps else 0

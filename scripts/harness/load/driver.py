@@ -1,4 +1,5 @@
-"""Runs a load: starts the client processes, lets them go, watches over them, and turns what they recorded into tables."""
+"""Runs a load: starts the client processes, lets them go, watches over them, and turns what they recorded into
+tables."""
 
 import contextlib
 import json
@@ -37,9 +38,10 @@ def run(
 ) -> LoadResult:
     """Run one level and write ``requests.parquet`` and ``chunks.parquet`` to ``out_dir``.
 
-    The warm-up requests are sent and drained first; then ``before_load`` is called (scrape the counters there), then the
-    load runs, then ``after_load`` is called with nothing in flight, then the records are converted. ``on_progress`` is
-    called about four times a second from this thread. Setting ``stop`` ends the load early; what was measured is kept.
+    The warm-up requests are sent and drained first; then ``before_load`` is called (scrape the counters there), then
+    the load runs, then ``after_load`` is called with nothing in flight, then the records are converted.
+    ``on_progress`` is called about four times a second from this thread. Setting ``stop`` ends the load early; what
+    was measured is kept.
 
     Raises SweepError when a client process dies; everything recorded until then is in the files.
     """
@@ -301,7 +303,8 @@ class _Crew:
 
 
 def _check_descriptors(spec: LoadSpec, processes: int) -> None:
-    """Raise the limit on open files as far as needed; every connection is one. Raises SweepError if it cannot be had."""
+    """Raise the limit on open files as far as needed; every connection is one. Raises SweepError if it cannot be
+    had."""
     needed = -(-spec.concurrency // processes) + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -10,9 +10,10 @@ from scripts.harness.load.spec import FidelityLimits
 def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float | None) -> dict[str, Any]:
     """Return the block. ``itl_p99_reliable`` is None where there is no ITL sample to judge.
 
-    Keys: ``stamp_source`` (kernel, user, or mixed), read lag (user stamp - kernel stamp, ms) p50, p99, max, tokens whose
-    stamp was lost and their share, client delay (ms), event-loop lag (ms), CPU share of one core of each client process,
-    clock steps, stale connections; ``warnings`` are sentences, ``client_limited`` says the client was the limit.
+    Keys: ``stamp_source`` (kernel, user, or mixed), read lag (user stamp - kernel stamp, ms) p50, p99, max, tokens
+    whose stamp was lost and their share, client delay (ms), event-loop lag (ms), CPU share of one core of each client
+    process, clock steps, stale connections; ``warnings`` are sentences, ``client_limited`` says the client was the
+    limit.
     """
     with_stamp = observed.reads - observed.reads_without_stamp
     if not observed.reads:
@@ -31,8 +32,8 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
     if lost_frac is not None and lost_frac > limits.lost_stamps_frac:
         reliable = None if itl_p50_ms is None else False
         warnings.append(
-            f"{lost_frac:.2%} of the tokens have no arrival stamp of their own (limit {limits.lost_stamps_frac:.2%}): the"
-            " client read too late; ITL p99 is known only within bounds"
+            f"{lost_frac:.2%} of the tokens have no arrival stamp of their own (limit {limits.lost_stamps_frac:.2%}):"
+            " the client read too late; ITL p99 is known only within bounds"
         )
     if source in ("user", "mixed") and itl_p50_ms is not None and lag_p99_ms is not None:
         allowed = limits.lag_frac_of_itl * itl_p50_ms

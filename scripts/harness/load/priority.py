@@ -9,8 +9,8 @@ def run_first() -> str:
     """Let the calling thread run before ordinary ones where that is permitted; return what was granted.
 
     A reader that is late by more than the gap between tokens loses the kernel's stamps, so it should not wait behind a
-    server's compute threads; it needs them interrupted for some 30 us a token. ``realtime`` (round robin, lowest priority),
-    else ``nice -10``, else ``normal``.
+    server's compute threads; it needs them interrupted for some 30 us a token. ``realtime`` (round robin, lowest
+    priority), else ``nice -10``, else ``normal``.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):

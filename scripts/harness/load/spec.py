@@ -50,8 +50,8 @@ class LoadSpec:
     """One level: ``requests`` requests in a closed loop of ``concurrency`` slots, after ``warmup_requests`` more.
 
     ``body`` is the JSON body of a request with ``PROMPT`` in place of the prompt. Prompts are ``prompts`` where given
-    (one a request, warm-up first), else drawn from ``seed``: token ids out of ``vocabulary`` (first, one past the last),
-    or as many words when ``prompt_kind`` is "text". ``exact_output`` says that the body asks for exactly
+    (one a request, warm-up first), else drawn from ``seed``: token ids out of ``vocabulary`` (first, one past the
+    last), or as many words when ``prompt_kind`` is "text". ``exact_output`` says that the body asks for exactly
     ``output_tokens`` tokens (``ignore_eos``), so that a shorter answer is a failure.
     ``headers`` may hold secrets: they reach the workers through a pipe and are never written anywhere.
     """
@@ -95,8 +95,8 @@ class LoadSpec:
             raise SweepError(f"processes is {self.processes}; it must be at least 1, or auto")
         if self.prompts is not None and len(self.prompts) < self.requests + self.warmup_requests:
             raise SweepError(
-                f"{len(self.prompts)} prompts were given for {self.requests} requests and {self.warmup_requests} warm-up"
-                " requests; give one for each"
+                f"{len(self.prompts)} prompts were given for {self.requests} requests and {self.warmup_requests}"
+                " warm-up requests; give one for each"
             )
         low, high = self.vocabulary
         if high <= low:

@@ -1,7 +1,7 @@
 """A client process: sends requests in its slots and records what comes back. Started by the driver only.
 
-Talks to the driver in JSON lines: the spec, then commands, on stdin; events on stdout. Ends when stdin ends, and with its
-parent. Nothing but reads, appends and dispatches happens in its loop; parsing comes after the load, elsewhere.
+Talks to the driver in JSON lines: the spec, then commands, on stdin; events on stdout. Ends when stdin ends, and with
+its parent. Nothing but reads, appends and dispatches happens in its loop; parsing comes after the load, elsewhere.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from scripts.harness.load.clock import ask_for_stamps, sample_offset
 from scripts.harness.load.framing import framing_of
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import JournalWriter, Read
-from scripts.harness.load.priority import run_first
 from scripts.harness.load.network import Addresses, Expired, StampedStream
+from scripts.harness.load.priority import run_first
 from scripts.harness.load.spec import PROMPT, LoadSpec, spec_from_json
 from scripts.harness.load.transport import SlotTransport
 
@@ -307,7 +307,8 @@ class Worker:
         os.write(1, (json.dumps(state) + "\n").encode())
 
     async def rehearse(self) -> None:
-        """Send one request to a server of our own, so that nothing is imported or built for the first time in the load."""
+        """Send one request to a server of our own, so that nothing is imported or built for the first time in the
+        load."""
         stage = _Stage()
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
