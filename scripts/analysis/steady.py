@@ -1,5 +1,6 @@
 """The steady state of a level: the part of the run in which its concurrency was really there."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,8 @@ def steady_window(requests: Any, concurrency: int) -> SteadyWindow:
     """Return the steady state of a level's requests (``pa.Table`` or ``pd.DataFrame``, columns as in the schema).
 
     It starts when all ``concurrency`` slots have been busy and the first request of each has its first token (or has
-    failed): ``max over slots of (first_token_ns, else end_ns) of the request with wave 0``. It ends at the moment a slot
-    stays empty: ``min over slots of end_ns of the slot's last request``. Warm-up requests are left out.
+    failed): ``max over slots of (first_token_ns, else end_ns) of the request with wave 0``. It ends at the moment a
+    slot stays empty: ``min over slots of end_ns of the slot's last request``. Warm-up requests are left out.
 
     A window under 10 s, or under 10% of the run, carries a warning.
     """
@@ -79,5 +80,5 @@ def _columns(requests: Any, names: tuple[str, ...]) -> list[list[Any]]:
             found.append(column.to_pylist())
         else:
             values = column.tolist()
-            found.append([None if value is None or value != value else int(value) for value in values])
+            found.append([None if value is None or math.isnan(value) else int(value) for value in values])
     return found

@@ -68,7 +68,9 @@ def compiler() -> list[str]:
             return [name]
     if importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "cc"]
-    raise NoCompiler("no C compiler (cc, gcc, clang) and no ziglang package: install one of them to run the fake server")
+    raise NoCompiler(
+        "no C compiler (cc, gcc, clang) and no ziglang package: install one of them to run the fake server"
+    )
 
 
 def build() -> Path:

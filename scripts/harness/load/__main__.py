@@ -3,8 +3,8 @@
     python -m scripts.harness.load --base-url http://127.0.0.1:8000 --model NAME --concurrency 16 --requests 64
                                    --input-tokens 1024 --output-tokens 256 --out DIR
 
-Writes requests.parquet, chunks.parquet and summary.json to DIR and prints the summary. Exit status 0 only if at least one
-request succeeded and the files are whole.
+Writes requests.parquet, chunks.parquet and summary.json to DIR and prints the summary. Exit status 0 only if at least
+one request succeeded and the files are whole.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def spec_of(options: argparse.Namespace) -> LoadSpec:
     except ValueError:
         raise SweepError(f"--processes is {options.processes!r}; give auto or a number") from None
     chat = options.endpoint == "chat"
-    prompt = options.prompt if options.prompt is not None else ("text" if chat else "token_ids")
+    prompt: Any = options.prompt if options.prompt is not None else ("text" if chat else "token_ids")
     if chat and prompt == "token_ids":
         raise SweepError("the chat endpoint takes no token ids; use --prompt text")
     body: dict[str, Any] = {"model": options.model}

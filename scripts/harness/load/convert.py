@@ -1,9 +1,11 @@
 """From journals to ``requests.parquet`` and ``chunks.parquet``, in bounded memory, after the load.
 
-First pass: each journal is read once; what is in memory is the state of the requests in flight. A request that has ended
-is written to a spill file, its place noted. Second pass: the spilled requests are written in order of their number.
+First pass: each journal is read once; what is in memory is the state of the requests in flight. A request that has
+ended is written to a spill file, its place noted. Second pass: the spilled requests are written in order of their
+number.
 """
 
+import itertools
 import json
 from array import array
 from collections.abc import Iterator
@@ -39,6 +41,10 @@ class Observed:
     """Client delay of requests, ns."""
     loop_lag: Histogram = field(default_factory=Histogram)
     """Lateness of the event loop, us."""
+    slot_ns: int = 0
+    """Time the slots were taken: scheduled to end, over all requests."""
+    delay_ns: int = 0
+    """Client delay, over all requests."""
     tokens: int = 0
     lost_tokens: int = 0
     reads: int = 0
@@ -247,6 +253,8 @@ def _row(request: _Open, end: dict[str, Any], meta: dict[str, Any], observed: Ob
         observed.running_usage += reading.running_usage
         if delay is not None:
             observed.delay.add(delay)
+            observed.delay_ns += delay
+            observed.slot_ns += row["end_ns"] - scheduled
     line = json.dumps(row).encode()
     arrivals = array("q", (frame.arrival_ns for frame, _ in frames))
     tokens = array("h", (min(frame.tokens, MAX_INT16) for frame, _ in frames))
@@ -276,7 +284,7 @@ def mark_lost(frames: tuple[Frame, ...]) -> list[tuple[Frame, bool]]:
         return [(frame, False) for frame in frames]
     gaps = sorted(
         later.arrival_ns - earlier.arrival_ns
-        for earlier, later in zip(frames, frames[1:], strict=False)
+        for earlier, later in itertools.pairwise(frames)
         if later.arrival_ns > earlier.arrival_ns
     )
     usual = gaps[len(gaps) // 2] if gaps else 0

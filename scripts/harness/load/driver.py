@@ -1,4 +1,5 @@
-"""Runs a load: starts the client processes, lets them go, watches over them, and turns what they recorded into tables."""
+"""Runs a load: starts the client processes, lets them go, watches over them, and turns what they recorded into
+tables."""
 
 import contextlib
 import json
@@ -37,9 +38,10 @@ def run(
 ) -> LoadResult:
     """Run one level and write ``requests.parquet`` and ``chunks.parquet`` to ``out_dir``.
 
-    The warm-up requests are sent and drained first; then ``before_load`` is called (scrape the counters there), then the
-    load runs, then ``after_load`` is called with nothing in flight, then the records are converted. ``on_progress`` is
-    called about four times a second from this thread. Setting ``stop`` ends the load early; what was measured is kept.
+    The warm-up requests are sent and drained first; then ``before_load`` is called (scrape the counters there), then
+    the load runs, then ``after_load`` is called with nothing in flight, then the records are converted.
+    ``on_progress`` is called about four times a second from this thread. Setting ``stop`` ends the load early; what
+    was measured is kept.
 
     Raises SweepError when a client process dies; everything recorded until then is in the files.
     """
@@ -301,7 +303,8 @@ class _Crew:
 
 
 def _check_descriptors(spec: LoadSpec, processes: int) -> None:
-    """Raise the limit on open files as far as needed; every connection is one. Raises SweepError if it cannot be had."""
+    """Raise the limit on open files as far as needed; every connection is one. Raises SweepError if it cannot be
+    had."""
     needed = -(-spec.concurrency // processes) + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -327,7 +330,7 @@ def _try_convert(spec: LoadSpec, out: Path) -> str:
 def _finish(spec: LoadSpec, out: Path, window: tuple[int, int], stopped: bool, keep_journal: bool) -> LoadResult:
     from scripts.harness.load.convert import convert
     from scripts.harness.load.fidelity import fidelity_block
-    from scripts.harness.load.summary import counts_of, medians_of
+    from scripts.harness.load.summary import counts_of, itl_median
 
     free = shutil.disk_usage(out).free
     journals = sum(path.stat().st_size for path in out.glob("journal-*.bin"))
@@ -338,7 +341,6 @@ def _finish(spec: LoadSpec, out: Path, window: tuple[int, int], stopped: bool, k
         )
     observed = convert(out, keep_journal)
     requests_path, chunks_path = out / "requests.parquet", out / "chunks.parquet"
-    itl_p50_ms, ttft_p50_ms = medians_of(requests_path, chunks_path)
     counts = counts_of(requests_path)
     return LoadResult(
         requests_path=requests_path,
@@ -346,7 +348,7 @@ def _finish(spec: LoadSpec, out: Path, window: tuple[int, int], stopped: bool, k
         load_start_ns=window[0],
         load_end_ns=window[1],
         counts=counts,
-        fidelity=fidelity_block(observed, spec.fidelity, itl_p50_ms, ttft_p50_ms),
+        fidelity=fidelity_block(observed, spec.fidelity, itl_median(requests_path, chunks_path)),
         sent={"endpoint": spec.endpoint, "body": spec.body, "load": spec.public()},
         stopped=stopped,
     )

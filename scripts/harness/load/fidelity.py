@@ -7,14 +7,13 @@ from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.spec import FidelityLimits
 
 
-def fidelity_block(
-    observed: Observed, limits: FidelityLimits, itl_p50_ms: float | None, ttft_p50_ms: float | None
-) -> dict[str, Any]:
+def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float | None) -> dict[str, Any]:
     """Return the block. ``itl_p99_reliable`` is None where there is no ITL sample to judge.
 
-    Keys: ``stamp_source`` (kernel, user, or mixed), read lag (user stamp - kernel stamp, ms) p50, p99, max, tokens whose
-    stamp was lost and their share, client delay (ms), event-loop lag (ms), CPU share of one core of each client process,
-    clock steps, stale connections; ``warnings`` are sentences, ``client_limited`` says the client was the limit.
+    Keys: ``stamp_source`` (kernel, user, or mixed), read lag (user stamp - kernel stamp, ms) p50, p99, max, tokens
+    whose stamp was lost and their share, client delay (ms), event-loop lag (ms), CPU share of one core of each client
+    process, clock steps, stale connections; ``warnings`` are sentences, ``client_limited`` says the client was the
+    limit.
     """
     with_stamp = observed.reads - observed.reads_without_stamp
     if not observed.reads:
@@ -33,8 +32,8 @@ def fidelity_block(
     if lost_frac is not None and lost_frac > limits.lost_stamps_frac:
         reliable = None if itl_p50_ms is None else False
         warnings.append(
-            f"{lost_frac:.2%} of the tokens have no arrival stamp of their own (limit {limits.lost_stamps_frac:.2%}): the"
-            " client read too late; ITL p99 is known only within bounds"
+            f"{lost_frac:.2%} of the tokens have no arrival stamp of their own (limit {limits.lost_stamps_frac:.2%}):"
+            " the client read too late; ITL p99 is known only within bounds"
         )
     if source in ("user", "mixed") and itl_p50_ms is not None and lag_p99_ms is not None:
         allowed = limits.lag_frac_of_itl * itl_p50_ms
@@ -52,15 +51,13 @@ def fidelity_block(
             f"a client process used {busiest:.0%} of a core (limit {limits.cpu_frac:.0%}): the client was the limit;"
             " give it more processes"
         )
-    delay_p99_ms = _ms(observed.delay, 0.99, 1e6)
-    if delay_p99_ms is not None and ttft_p50_ms is not None and ttft_p50_ms > 0:
-        share = delay_p99_ms / ttft_p50_ms
-        if share > limits.client_delay_frac_of_ttft and delay_p99_ms > 5.0:
-            limited = True
-            warnings.append(
-                f"the client's own delay before sending (p99 {delay_p99_ms:.1f} ms) is {share:.0%} of TTFT p50: slots"
-                " stood idle for it"
-            )
+    delay_frac = observed.delay_ns / observed.slot_ns if observed.slot_ns else None
+    if delay_frac is not None and delay_frac > limits.client_delay_frac:
+        limited = True
+        warnings.append(
+            f"slots spent {delay_frac:.1%} of their time waiting for the client to send (limit"
+            f" {limits.client_delay_frac:.0%}): the client was the limit"
+        )
     if observed.clock_steps_ns:
         steps = ", ".join(f"{step / 1e6:+.3f} ms" for step in observed.clock_steps_ns)
         warnings.append(f"the wall clock was stepped during the load ({steps}); arrivals were put right")
@@ -75,14 +72,15 @@ def fidelity_block(
         "lost_stamp_tokens": observed.lost_tokens,
         "lost_stamp_frac": lost_frac,
         "client_delay_p50_ms": _ms(observed.delay, 0.5, 1e6),
-        "client_delay_p99_ms": delay_p99_ms,
+        "client_delay_p99_ms": _ms(observed.delay, 0.99, 1e6),
         "client_delay_max_ms": _ms(observed.delay, 1.0, 1e6),
+        "client_delay_frac": delay_frac,
         "loop_lag_p50_ms": _ms(observed.loop_lag, 0.5, 1e3),
         "loop_lag_p99_ms": _ms(observed.loop_lag, 0.99, 1e3),
         "loop_lag_max_ms": _ms(observed.loop_lag, 1.0, 1e3),
         "processes": len(observed.metas),
         "event_loop": observed.metas[0]["loop"] if observed.metas else None,
-        "nice": [meta["nice"] for meta in observed.metas],
+        "priority": observed.metas[0]["priority"] if observed.metas else None,
         "cpu_frac": cpu,
         "cpu_s_per_1k_tokens": 1000 * cpu_s / observed.tokens if observed.tokens else None,
         "clock_steps_ms": [step / 1e6 for step in observed.clock_steps_ns],

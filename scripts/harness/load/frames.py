@@ -5,14 +5,16 @@ The rules (docs/fidelity.md has them as a table):
 * A frame is one event: the ``data`` lines up to a blank line. Its stamp is that of the read that completed its last
   ``data`` line, so the result does not depend on how TCP cut the bytes. Comments and other fields carry nothing.
 * A frame **carries a token** when it has text, reasoning text, a tool call's or refusal's text, token ids, or log
-  probabilities of tokens; or, where the server keeps a running count in ``usage``, when that count grows. Role-only, empty
-  and usage-only frames carry none: they never start TTFT and never make an ITL sample.
-* **How many tokens**: the last ``usage`` decides. Otherwise token ids or log probabilities, otherwise frames. Where usage
-  and frames differ, the tokens are spread over the frames that carry text (empty frames before one count for it).
+  probabilities of tokens; or, where the server keeps a running count in ``usage``, when that count grows. Role-only,
+  empty and usage-only frames carry none: they never start TTFT and never make an ITL sample.
+* **How many tokens**: the last ``usage`` decides. Otherwise token ids or log probabilities, otherwise frames. Where
+  usage and frames differ, the tokens are spread over the frames that carry text (empty frames before one count for
+  it).
 * ``[DONE]`` or a finish reason ends an answer; a stream that ends with neither is truncated.
 * An error object inside the stream, even as the first frame, fails the request with the server's words.
 """
 
+import itertools
 import json
 from array import array
 from dataclasses import dataclass
@@ -95,7 +97,8 @@ class StreamParser:
         self._reasonings: list[str] = []
         self._raw: list[bytes] = []
         self._raw_size = 0
-        # One entry a frame that might carry tokens: stamp, behind, has text, counted tokens, running usage, held before it.
+        # One entry a frame that might carry tokens: stamp, behind, has text, counted tokens, running usage, and how
+        # many empty frames came right before it.
         self._stamps, self._behinds = array("q"), array("q")
         self._texted, self._counted, self._usages = array("b"), array("i"), array("i")
         self._held_before = array("i")
@@ -229,8 +232,8 @@ class StreamParser:
     ) -> Reading:
         """Return the reading once the answer has ended.
 
-        ``how``: complete, left_open, eof (the body broke off), reset, or the kind of a time limit. ``asked`` tokens were
-        wanted; with ``exact``, fewer are a failure (short).
+        ``how``: complete, left_open, eof (the body broke off), reset, or the kind of a time limit. ``asked`` tokens
+        were wanted; with ``exact``, fewer are a failure (short).
         """
         self._flush_unended(how)
         frames, source = self._frames()
@@ -276,7 +279,7 @@ class StreamParser:
             return self.problem
         if how in ("connect", "timeout_connect"):
             return how, words
-        if how in TRANSPORT_FAILURES and not (ended and how != "timeout_total" and how != "interrupted"):
+        if how in TRANSPORT_FAILURES and (not ended or how in ("timeout_total", "interrupted")):
             return how, words
         if how == "bad_frame":
             return how, words
@@ -336,7 +339,7 @@ class StreamParser:
         if not values or values[-1] != self.completion_tokens:
             return False
         growths = sum(1 for earlier, later in zip([0, *values], values, strict=False) if later > earlier)
-        if any(later < earlier for earlier, later in zip(values, values[1:], strict=False)) or growths < 1:
+        if any(later < earlier for earlier, later in itertools.pairwise(values)) or growths < 1:
             return False
         carrying = [index for index in range(len(self._stamps)) if self._texted[index] or self._counted[index]]
         if any(self._usages[index] == _NO_USAGE for index in carrying):

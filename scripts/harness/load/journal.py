@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from scripts.harness.load.priority import run_first
+
 HEADER = struct.Struct("<4sccHIII")
 MAGIC = b"CSJ1"
 NO_STAMP = bytes(16)
@@ -83,6 +85,7 @@ class JournalWriter:
             raise self.error
 
     def _write_all(self) -> None:
+        run_first()  # it shares the interpreter lock with the reader, so it must not be the one that waits
         while (item := self._queue.get()) is not None:
             before, reads, after = item
             if self.error is not None:

@@ -1,14 +1,14 @@
 """Sockets that know when their bytes arrived: an httpcore network backend over ``recvmsg`` and kernel stamps.
 
 Until the head of a response is complete, a stream hands bytes to h11 as any backend would (never a byte past the head).
-After that the body bypasses h11: a readiness callback reads and appends ``(request, user stamp, kernel stamp, bytes)`` to
-the journal, and only looks whether the body is over. TLS is decrypted in the same callback, so its bytes carry the stamp
-of the read that completed them.
+After that the body bypasses h11: a readiness callback reads and appends ``(request, user stamp, kernel stamp,
+bytes)`` to the journal, and only looks whether the body is over. TLS is decrypted in the same callback, so its bytes
+carry the stamp of the read that completed them.
 """
 
 import asyncio
 import contextlib
-import ipaddress
+import os
 import re
 import socket
 import ssl
@@ -124,7 +124,8 @@ class StampedStream(httpcore.AsyncNetworkStream):
         return done
 
     def release(self, framing: Framing) -> None:
-        """After a body that was recorded to its end: let h11 believe it has read it, so that the connection lives on."""
+        """After a body that was recorded to its end: let h11 believe it has read it, so that the connection lives
+        on."""
         self._recording = False
         self._closing_bytes = b"0\r\n\r\n" if framing.kind == "chunked" else bytes(framing.length or 0)
 
@@ -426,7 +427,8 @@ class StampedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect within ``timeout`` seconds. Raises httpcore.ConnectTimeout or ConnectError with the system's words."""
+        """Connect within ``timeout`` seconds. Raises httpcore.ConnectTimeout or ConnectError with the system's
+        words."""
         started = time.monotonic_ns()
         loop = asyncio.get_running_loop()
         problem: OSError | None = None
@@ -452,7 +454,8 @@ class StampedBackend(httpcore.AsyncNetworkBackend):
             self.stream = StampedStream(sock, loop, self._sink, stamped)
             self.stream.begin(self.request_id)
             return self.stream
-        raise httpcore.ConnectError(f"cannot connect to {host}:{port}: {problem}")
+        words = problem if problem is None or problem.errno is None else os.strerror(problem.errno)
+        raise httpcore.ConnectError(f"cannot connect to {host}:{port}: {words}")
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""
@@ -463,19 +466,14 @@ class Addresses:
     """The addresses of the server, looked up once; the one that worked comes first from then on."""
 
     def __init__(self, host: str, port: int) -> None:
-        try:
-            ipaddress.ip_address(host)
-            flags = socket.AI_NUMERICHOST
-        except ValueError:
-            flags = 0
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-        self._known: list[tuple[int, Any]] = [(int(family), address) for family, _, _, _, address in found]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self._known: list[tuple[socket.AddressFamily, Any]] = [(family, address) for family, _, _, _, address in found]
 
-    def candidates(self) -> list[tuple[int, Any]]:
+    def candidates(self) -> list[tuple[socket.AddressFamily, Any]]:
         """Return (family, address) pairs to try, in order."""
         return list(self._known)
 
-    def worked(self, family: int, address: Any) -> None:
+    def worked(self, family: socket.AddressFamily, address: Any) -> None:
         """Remember an address that took a connection."""
         if self._known[0] != (family, address):
             self._known.sort(key=lambda known: known != (family, address))

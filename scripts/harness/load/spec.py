@@ -35,14 +35,14 @@ class FidelityLimits:
     ``lag_frac_of_itl``: with user stamps only, read lag p99 as a share of ITL p50, above which it is unreliable.
     ``cpu_frac``: share of one core used by a client process, above which the client is called the limit.
     ``clock_step_us``: change of (wall clock - monotonic clock) that counts as a clock step.
-    ``client_delay_frac_of_ttft``: client delay p99 as a share of TTFT p50 above which the client is called the limit.
+    ``client_delay_frac``: share of the slots' time spent waiting for the client itself, above which it is the limit.
     """
 
     lost_stamps_frac: float = 0.001
     lag_frac_of_itl: float = 0.10
     cpu_frac: float = 0.90
     clock_step_us: float = 50.0
-    client_delay_frac_of_ttft: float = 0.5
+    client_delay_frac: float = 0.02
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class LoadSpec:
     """One level: ``requests`` requests in a closed loop of ``concurrency`` slots, after ``warmup_requests`` more.
 
     ``body`` is the JSON body of a request with ``PROMPT`` in place of the prompt. Prompts are ``prompts`` where given
-    (one a request, warm-up first), else drawn from ``seed``: token ids out of ``vocabulary`` (first, one past the last),
-    or as many words when ``prompt_kind`` is "text". ``exact_output`` says that the body asks for exactly
+    (one a request, warm-up first), else drawn from ``seed``: token ids out of ``vocabulary`` (first, one past the
+    last), or as many words when ``prompt_kind`` is "text". ``exact_output`` says that the body asks for exactly
     ``output_tokens`` tokens (``ignore_eos``), so that a shorter answer is a failure.
     ``headers`` may hold secrets: they reach the workers through a pipe and are never written anywhere.
     """
@@ -95,8 +95,8 @@ class LoadSpec:
             raise SweepError(f"processes is {self.processes}; it must be at least 1, or auto")
         if self.prompts is not None and len(self.prompts) < self.requests + self.warmup_requests:
             raise SweepError(
-                f"{len(self.prompts)} prompts were given for {self.requests} requests and {self.warmup_requests} warm-up"
-                " requests; give one for each"
+                f"{len(self.prompts)} prompts were given for {self.requests} requests and {self.warmup_requests}"
+                " warm-up requests; give one for each"
             )
         low, high = self.vocabulary
         if high <= low:

@@ -58,23 +58,19 @@ def _sum(column: Any) -> int | None:
     return None if found is None else int(found)
 
 
-def medians_of(requests_path: Path, chunks_path: Path) -> tuple[float | None, float | None]:
-    """Return (ITL p50, TTFT p50) in ms of the whole run; None where there is no sample."""
-    level = _Level(requests_path, chunks_path)
-    gaps, _, _ = level.gaps(None)
-    ttft = level.column("ttft_ms", None, "first_token_ns")
-    return (
-        float(np.median(gaps)) if len(gaps) else None,
-        float(np.median(ttft)) if len(ttft) else None,
-    )
+def itl_median(requests_path: Path, chunks_path: Path) -> float | None:
+    """Return ITL p50 in ms of the whole run; None where there is no sample."""
+    gaps, _, _ = _Level(requests_path, chunks_path).gaps(None)
+    return float(np.median(gaps)) if len(gaps) else None
 
 
 def summarize(requests_path: Path, chunks_path: Path, concurrency: int, fidelity: dict[str, Any]) -> dict[str, Any]:
     """Return the summary of a level: whole run, the same under ``steady``, counts and the fidelity block.
 
-    ``itl_ms``: gaps between distinct arrivals of one answer, pooled. ``itl_token_ms``: gap / tokens of the arrival, each
-    weighted by its tokens. All of successful requests only. Under ``steady``: TTFT of first tokens, TPOT and E2EL of last
-    tokens and gaps that fall into the window (the first wave's requests apart), and tokens that arrived in it a second.
+    ``itl_ms``: gaps between distinct arrivals of one answer, pooled. ``itl_token_ms``: gap / tokens of the arrival,
+    each weighted by its tokens. All of successful requests only. Under ``steady``: TTFT of first tokens, TPOT and
+    E2EL of last tokens and gaps that fall into the window (the first wave's requests apart), and tokens that arrived
+    in it a second.
     """
     level = _Level(requests_path, chunks_path)
     window = steady_window(level.table, concurrency)
@@ -116,7 +112,8 @@ class _Level:
         self._lost: Array = chunks["stamp_lost"].to_numpy(zero_copy_only=False)[kept]
 
     def gaps(self, window: SteadyWindow | None) -> tuple[Array, Array, Array]:
-        """Return, for each arrival but an answer's first: gap to the one before (ms), its tokens, how many were lost."""
+        """Return, for each arrival but an answer's first: gap to the one before (ms), its tokens, how many were
+        lost."""
         if not len(self._ids):
             return np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
         fresh = np.ones(len(self._ids), bool)

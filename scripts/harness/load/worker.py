@@ -1,7 +1,7 @@
 """A client process: sends requests in its slots and records what comes back. Started by the driver only.
 
-Talks to the driver in JSON lines: the spec, then commands, on stdin; events on stdout. Ends when stdin ends, and with its
-parent. Nothing but reads, appends and dispatches happens in its loop; parsing comes after the load, elsewhere.
+Talks to the driver in JSON lines: the spec, then commands, on stdin; events on stdout. Ends when stdin ends, and with
+its parent. Nothing but reads, appends and dispatches happens in its loop; parsing comes after the load, elsewhere.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from scripts.harness.load.framing import framing_of
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import JournalWriter, Read
 from scripts.harness.load.network import Addresses, Expired, StampedStream
+from scripts.harness.load.priority import run_first
 from scripts.harness.load.spec import PROMPT, LoadSpec, spec_from_json
 from scripts.harness.load.transport import SlotTransport
 
@@ -306,7 +307,8 @@ class Worker:
         os.write(1, (json.dumps(state) + "\n").encode())
 
     async def rehearse(self) -> None:
-        """Send one request to a server of our own, so that nothing is imported or built for the first time in the load."""
+        """Send one request to a server of our own, so that nothing is imported or built for the first time in the
+        load."""
         stage = _Stage()
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -453,8 +455,6 @@ def main() -> int:
     tie_to_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = spec_from_json(sys.stdin.buffer.readline().decode())
-    with contextlib.suppress(OSError):
-        os.nice(-10)
     guard = socket.socket()
     ask_for_stamps(guard)  # stamping goes on with the first socket that asks: keep one for the whole run
     worker = Worker(spec, index, processes, Path(sys.argv[6]))
@@ -477,7 +477,7 @@ def main() -> int:
                 "processes": processes,
                 "spec": spec.public(),
                 "loop": type(loop).__module__.split(".")[0],
-                "nice": os.getpriority(os.PRIO_PROCESS, 0),
+                "priority": run_first(),
                 "pid": os.getpid(),
             }
         )
