@@ -20,7 +20,10 @@ NUMBER = r"-?[\d,]*\.?\d+(?:[eE][+-]?\d+)?"
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CARET_ANSI = re.compile(r"(?:\^\[|␛)\[[0-9;]*m|\[(?:\d{1,3};?)+m(?=[\[( A-Za-z])")
-_TAG = re.compile(r"\((?P<name>[A-Za-z][\w-]*)(?: rank=(?P<rank>\d+))?,? +pid=(?P<pid>\d+)[^)]*\)")
+_TAG = re.compile(
+    r"\((?P<name>[A-Za-z][\w-]*)(?: rank=(?P<rank>\d+))?,? +pid=(?P<pid>\d+)[^)]*\)"
+    r"|\((?P<bare>(?:EngineCore|Worker|VllmWorker|APIServer|ApiServer)\w*)\)"
+)
 _DP = re.compile(r"EngineCore_(?:DP)?(\d+)|_DP(\d+)")
 # The server's own level: "ERROR 04-30 16:21:27 [", "INFO [model_runner.py", "INFO:     ", "[error]". The level a
 # wrapper gives ("| INFO | stdout |") says nothing of the message.
@@ -163,7 +166,7 @@ def _unwrap_json(raw: str) -> str:
 
 def make_line(number: int, text: str, following: str = "") -> Line:
     """Return the line with process tags and level read from its prefix."""
-    tags = tuple((m["name"], m["rank"] or "", m["pid"]) for m in _TAG.finditer(text[:400]))
+    tags = tuple((m["name"] or m["bare"], m["rank"] or "", m["pid"] or "") for m in _TAG.finditer(text[:400]))
     match = _LEVEL.search(text[:240])
     level = None
     if match:
