@@ -20,9 +20,26 @@ NUMBER = r"-?[\d,]*\.?\d+(?:[eE][+-]?\d+)?"
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CARET_ANSI = re.compile(r"(?:\^\[|␛)\[[0-9;]*m|\[(?:\d{1,3};?)+m(?=[\[( A-Za-z])")
-_TAG = re.compile(r"\((?P<name>[A-Za-z][\w-]*)(?: rank=(?P<rank>\d+))?,? +pid=(?P<pid>\d+)[^)]*\)")
+_TAG = re.compile(
+    r"\((?P<name>[A-Za-z][\w-]*)(?: rank=(?P<rank>\d+))?,? +pid=(?P<pid>\d+)[^)]*\)"
+    r"|\((?P<bare>(?:EngineCore|Worker|VllmWorker|APIServer|ApiServer)\w*)\)"
+)
 _DP = re.compile(r"EngineCore_(?:DP)?(\d+)|_DP(\d+)")
-_LEVEL = re.compile(r"(?<![\w'\"=])(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?![\w'\"=])", re.IGNORECASE)
+# The server's own level: "ERROR 04-30 16:21:27 [", "INFO [model_runner.py", "INFO:     ", "[error]". The level a
+# wrapper gives ("| INFO | stdout |") says nothing of the message.
+_LEVEL = re.compile(
+    r"(?<![\w'\"=])(?P<word>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?=:\s| \d\d-\d\d |:?\s+\[| +\()"
+    r"|\[(?P<bracket>debug|info|warning|error|critical|fatal)\]"
+    r"|\b\d+\.\d\d\.\d{3}(?:\.\d{3})? (?P<letter>[DIWE]) "
+)
+_LEVEL_NAMES = {
+    "D": "DEBUG",
+    "I": "INFO",
+    "W": "WARNING",
+    "E": "ERROR",
+    "WARN": "WARNING",
+    "FATAL": "CRITICAL",
+}
 _SOURCE_CODE = re.compile(r"\braise \w|\blogger\.|\bFile \"|%[sd.]|\bf\"|%\(|\{[a-z_.]+(?::,)?\}|^\s*[~^]+\s*$")
 
 
@@ -149,15 +166,12 @@ def _unwrap_json(raw: str) -> str:
 
 def make_line(number: int, text: str, following: str = "") -> Line:
     """Return the line with process tags and level read from its prefix."""
-    tags = tuple((m["name"], m["rank"] or "", m["pid"]) for m in _TAG.finditer(text[:400]))
+    tags = tuple((m["name"] or m["bare"], m["rank"] or "", m["pid"] or "") for m in _TAG.finditer(text[:400]))
     match = _LEVEL.search(text[:240])
     level = None
     if match:
-        word = match.group(1)
-        # "info" in the middle of a sentence is no level: lower case counts only in brackets or bars ("[error]").
-        before = text[match.start() - 1 : match.start()]
-        if word.isupper() or before in ("[", "|", "<"):
-            level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(word.upper(), word.upper())
+        word = (match["word"] or match["bracket"] or match["letter"]).upper()
+        level = _LEVEL_NAMES.get(word, word)
     return Line(number, text, tags, level, following)
 
 

@@ -35,6 +35,7 @@ _BUILD = re.compile(
 _BUILD_INFO = re.compile(r"\bbuild_info: (?P<info>\S+)")
 _LOADING = re.compile(r"(?:load_model|main|init)\s*: loading model\b|\"msg\":\"loading model\"|loading model \|")
 _META = re.compile(r"llama_model_loader: loaded meta data|llama_model_load_internal: format|llama\.cpp: loading model")
+_MODEL_PATH = re.compile(r"loaded meta data with .*? from (?P<path>.+?\.gguf)\b")
 _DRAFT = re.compile(r"loading draft model|creating MTP draft context|draft context|speculative.*creating")
 _CONSTRUCT = re.compile(r"constructing llama_context")
 _PARAMETER = re.compile(
@@ -47,8 +48,8 @@ _CREATING = re.compile(
 )
 _SIZE = re.compile(
     rf"size =\s*(?P<mib>{_N}) MiB \(\s*(?P<cells>\d+) cells,\s*(?P<layers>\d+) layers"
-    r"(?:,\s*(?P<seqs>\d+)(?:/\s*(?P<streams>\d+))? seqs)?\), "
-    rf"K \((?P<k_type>\w+)\):\s*(?:{_N}) MiB, V \((?P<v_type>\w+)\):\s*(?:{_N}) MiB"
+    r"(?:,\s*(?P<seqs>\d+)(?:/\s*(?P<streams>\d+))? seqs)?\)"
+    rf"(?:,[\s\\]*K \((?P<k_type>\w+)\):\s*(?:{_N}) MiB, V \((?P<v_type>\w+)\):\s*(?:{_N}) MiB)?(?!,?[\s\\]*R \()"
 )
 _KV_SIZE = re.compile(
     r"(?:llama_kv_cache\w*|init): kv_size = (?P<cells>\d+).*?type_k = '(?P<k_type>\w+)', type_v = '(?P<v_type>\w+)'"
@@ -68,7 +69,8 @@ _COMPUTE_BUFFER = re.compile(
 )
 _OFFLOADED = re.compile(r"offloaded (?P<done>\d+)/(?P<all>\d+) layers to GPU")
 _VRAM = re.compile(rf"total VRAM used: (?P<mb>{_N}) Mi?B(?: \(model: (?P<model>{_N}) Mi?B)?")
-_VRAM_MODEL = re.compile(rf"llm_load_tensors: VRAM used: (?P<mb>{_N}) Mi?B|VRAM used\s*: (?P<mb2>{_N}) Mi?B$")
+# Printed without decimals (until October 2023) it includes the KV cache.
+_VRAM_MODEL = re.compile(r"llm_load_tensors: VRAM used: (?P<mb>\d+\.\d+) Mi?B")
 _SLOTS = re.compile(r"\bn_slots\"?\s*[=:]\s*(?P<value>\d+)")
 _SLOT_CONTEXT = re.compile(r"\bn_ctx_slot\"?\s*[=:]\s*(?P<value>\d+)|new slot, n_ctx = (?P<value2>\d+)")
 _UNIFIED = re.compile(r"kv_unified\s*=\s*'?(?P<value>true|false|0|1)'?")
@@ -287,6 +289,7 @@ class _Boot:
         self.projected: dict[str, float] | None = None
         self.quoted: dict[str, Line] = {}
         self.draft = False
+        self.path: str | None = None
         progress = 0
         for line in lines:
             if self._read(line):
@@ -322,6 +325,14 @@ class _Boot:
         if _DRAFT.search(text) and ("load" in text or "creat" in text):
             self.draft = True
         if _META.search(text):
+            path = _MODEL_PATH.search(text)
+            if path is not None:
+                self.path = self.path or path["path"]
+                # Another file once the model has its context is a draft model; the same file is loaded again to fit.
+                pool = any(context.caches or context.kv_buffers for context in self.contexts)
+                if path["path"] != self.path and pool and not self.draft:
+                    self.draft = True
+                    self.contexts.append(_Context(self.draft))
             self.models.append(_Model(self.draft))
         if _CONSTRUCT.search(text) and not self._context().empty:
             self.contexts.append(_Context(self.draft))
@@ -379,6 +390,9 @@ class _Boot:
             if key in ("n_seq_max", "n_ctx") and (key in context.parameters or (context.caches and key == "n_seq_max")):
                 context = _Context(self.draft)
                 self.contexts.append(context)
+            if self.draft and not context.draft:
+                context = _Context(self.draft)
+                self.contexts.append(context)
             context.parameters[key] = value
             if key in ("n_ctx_seq", "n_ctx_per_seq") and not self.draft:
                 self.quoted.setdefault("max_model_len", line)
@@ -411,7 +425,8 @@ class _Boot:
             )
             context.pending_kind = None
             context.caches.append(cache)
-            context.types = context.types or (size["k_type"], size["v_type"])
+            if size["k_type"]:
+                context.types = context.types or (size["k_type"], size["v_type"])
             if not self.draft:
                 self.quoted["kv_cache"] = line
             return True
@@ -466,7 +481,7 @@ class _Boot:
             return True
         vram = _VRAM_MODEL.search(text)
         if vram:
-            self._model().vram_mb = float((vram["mb"] or vram["mb2"]).replace(",", ""))
+            self._model().vram_mb = float(vram["mb"])
             return True
         return False
 

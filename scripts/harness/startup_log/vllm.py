@@ -53,8 +53,15 @@ _STOP_TRIGGERS = (
     "Received signal",
 )
 _VERSION_MARK = re.compile(r"vLLM API server version|[▄█▀]\s+version \S")
-_LOAD = re.compile(r"Starting to load model|Loading model weights took|[Mm]odel loading took|Loading weights took")
+_LOAD = re.compile(r"Loading model weights took|[Mm]odel loading took|Loading weights took|raph capturing finished")
 _POOL = re.compile(r"KV cache size: |Available KV cache memory|reserved for KV Cache is|memory for KV Cache as spec")
+_FAILED = re.compile(
+    r"Engine core initialization failed|EngineCore failed to start|Engine process failed to start|WorkerProc failed"
+    r"|OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks|larger than the available KV cache"
+    r"|can be stored in KV cache|Error in memory profiling|on startup is less than|ddress already in use"
+    r"|valid model identifier|EngineDeadError"
+)
+_SEVERAL_ENGINES = re.compile(r"data_parallel_size(?:_local)?'?[=:] ?(?:[2-9]|1\d)")
 _PROGRESS_TRIGGERS = ("Starting to load model", "Loading weights took")
 
 _WARNINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -129,6 +136,7 @@ class _Boots:
         self.engines: dict[int | None, Line] = {}
         self.progressed = False
         self.served = False
+        self.failed = False
 
     def add(self, line: Line) -> None:
         if self.boots[-1] and self._starts(line):
@@ -145,11 +153,14 @@ class _Boots:
             self.progressed = True
         elif _SERVED.search(text):
             self.served = True
+        elif _FAILED.search(text) and line.level not in ("INFO", "WARNING", "DEBUG"):
+            self.failed = True
         self.boots[-1].append(line)
 
     def _starts(self, line: Line) -> bool:
         text = line.text
-        later = bool(self.engines) or self.progressed or self.served
+        ended = self.served or self.failed
+        later = bool(self.engines) or self.progressed or ended
         if _VERSION_MARK.search(text):
             if later or self.args is not None:
                 return True
@@ -157,16 +168,22 @@ class _Boots:
         if vllm_start.ARGS in text or vllm_start.NAMESPACE.search(text):
             return later or (self.args is not None and self.args.text != text)
         if vllm_start.ENGINE.search(text):
-            if self.served:
-                return True
-            seen = self.engines.get(line.engine_index)
-            if seen is None:
-                return self.progressed and not self.engines and self.version is None and self.args is None
-            if seen.text == text:
-                return False
-            # Without a tag, two engine lines in a row are two data-parallel engines of one boot (0.8).
-            return self.progressed or (bool(line.tags) and seen.process != line.process)
+            return ended or self._engine_starts(line)
         return self.served and (_POOL.search(text) is not None or "Starting to load model" in text)
+
+    def _engine_starts(self, line: Line) -> bool:
+        """Tell the next engine of a data-parallel server from the engine of the next server."""
+        several = any(
+            known is not None and _SEVERAL_ENGINES.search(known.text)
+            for known in (line, self.args, *self.engines.values())
+        )
+        seen = self.engines.get(line.engine_index)
+        if seen is None:
+            return self.progressed if not self.engines else not several
+        if seen.text == line.text:
+            return False
+        # Without a tag, two engine lines in a row are two data-parallel engines of one boot (0.8).
+        return self.progressed or (bool(line.tags) and seen.process != line.process)
 
 
 def split_boots(lines: Sequence[Line]) -> list[list[Line]]:

@@ -650,8 +650,7 @@ CAUSES: tuple[Cause, ...] = (
         "server_error",
         UNSPECIFIC,
         ("Error: ", "Exception: "),
-        r"^(?:\([^)]*\) ?)*(?:[A-Z]+ [\d:. /-]+ ?\[?[\w./]+:\d+\] )?"
-        r"(?P<what>[A-Za-z_][\w.]*(?:Error|Exception): (?!Engine core init).+)$",
+        r"(?:^|[\])|>F] |: )\s*(?P<what>[A-Za-z_][\w.]*(?:Error|Exception): (?!Engine core init).+)$",
         fixed("The server stopped with an exception: {what}", "Read the traceback above this line in the log."),
     ),
 )
