@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rows = list[dict[str, Any]]
+# engines that export no FLOP and byte counters: their utilization is computed from throughput and the model's shape
+WITHOUT_WORK_COUNTERS = ("llama_cpp",)
 TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine")
 
 
@@ -71,7 +73,9 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     _derive_server(rows, cost, memory)
     for prefix in ("", "steady_") if has_steady else ("",):
         _derive_client(rows, cost, prefix)
+    source = _derive_utilization(rows, cost, str(context.get("engine")))
     sweep = _sweep(rows, context, cost, memory, limits)
+    sweep["utilization_from"] = source
     sweep["steady"] = _knees(rows, context, limits, "steady_") if has_steady else None
     frame = pd.DataFrame(rows)
     for name in frame.columns:
@@ -249,6 +253,41 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
             row[name] = found if found is not None else get(row, name)
         if row["failed"]:  # counters of a level that did no work say nothing of the wall
             row |= {"mfu_pct": None, "mbu_pct": None}
+
+
+def _derive_utilization(rows: Rows, cost: predict.Cost, engine: str) -> str | None:
+    """Add utilization from the model's shape, and say what ``mfu_pct`` and ``mbu_pct`` rest on.
+
+    ``mfu_analytic_pct`` and ``mbu_analytic_pct`` are there wherever shape, peaks and throughput are. They stand in for
+    the counters' only where the engine has none to export, and ``analytic`` is returned then; else counters or None.
+    """
+    for row in rows:
+        rate, batch = (
+            _client(row, "output_tok_s", ""),
+            first(get(row, "running_mean"), get(row, "in_flight_mean"), row["C"]),
+        )
+        step = get(row, "predicted_read_gb_s")
+        read = step if step is not None else predict.analytic_read_gb_s(cost, rate, batch)
+        row["mfu_analytic_pct"] = percent(times(get(row, "predicted_tflop_s"), 1e12), cost.peak_flops)
+        row["mbu_analytic_pct"] = percent(times(read, 1e9), cost.peak_bytes_s)
+    if any(get(row, name) is not None for row in rows for name in ("mfu_pct", "mbu_pct")):
+        return "counters"
+    if engine not in WITHOUT_WORK_COUNTERS:
+        return None
+    for row in rows:
+        row["mfu_pct"], row["mbu_pct"] = row["mfu_analytic_pct"], row["mbu_analytic_pct"]
+    return "analytic" if any(row["mfu_pct"] is not None for row in rows) else None
+
+
+def picks(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what each named rule picks on ``levels``, and nothing else: for the bootstrap's many draws of a table."""
+    rows = normalize(levels)
+    cost = predict.cost_of(context)
+    for row in rows:
+        row["roofline_floor_ms"] = None
+    _derive_client(rows, cost, prefix)
+    found = _knees(rows, context, Thresholds.of(context), prefix)
+    return {name: found[name] for name in found["rules"]}
 
 
 def _points(rows: Rows, name: str) -> list[knee.Point]:
@@ -552,7 +591,7 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
     """Sizes of the model; the total needs to know of tied embeddings and attention biases."""
     model: Mapping[str, Any] = context.get("model") or {}
     shape = predict.shape_of(model)
-    whole = get(model, "total_params")
+    whole = get(model, "total_params", "total_parameters")
     if (
         whole is None
         and shape
@@ -562,6 +601,8 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
         embedding = 0.0 if model["tied_embeddings"] else shape.vocab * shape.hidden
         biases = shape.layers * (shape.heads + 2 * shape.kv_heads) * shape.head_dim if model["qkv_bias"] else 0.0
         whole = shape.matmul_params + embedding + (2 * shape.layers + 1) * shape.hidden + biases
+    served = get(model, "total_weight_bytes")
+    served = served if served is not None else times(whole, get(model, "dtype_bytes"))
     return {
         "dtype_bytes": get(model, "dtype_bytes"),
         "matmul_params_exact": cost.matmul_params,
@@ -569,7 +610,7 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
         "total_params": whole,
         "weight_bytes_matmul_exact": cost.weight_bytes,
         "weight_bytes_matmul_gb": times(cost.weight_bytes, 1e-9),
-        "weight_bytes_total_gib": times(whole, get(model, "dtype_bytes"), 1 / GIB),
+        "weight_bytes_total_gib": times(served, 1 / GIB),
         "kv_bytes_per_token": cost.kv_token_bytes,
         "kv_bytes_per_token_kib": times(cost.kv_token_bytes, 1 / 1024),
         "kv_bytes_per_request_mean_exact": cost.kv_request_bytes,

@@ -214,3 +214,11 @@ def test_a_comparison_as_json_and_as_a_table() -> None:
     table = tables.deltas(found, "zh")
     assert "变了" in set(table.text["verdict"])
     assert table.text["metric"][0] == "输出 tok/s"
+
+
+def test_a_machine_without_a_gpu_has_no_driver_to_record() -> None:
+    settings = case.context(driver=None, gpu=None, devices=["CPU B"], host={"gpus": []})
+    assert compare.unrecorded(settings, settings) == ()
+    assert compare.unrecorded(case.context(driver=None), case.context()) == ("driver",)
+    slower = {**settings, "server_arguments": {**case.CONTEXT["server_arguments"], "threads": 1}}
+    assert compare.attribute(settings, slower).status == "cause"

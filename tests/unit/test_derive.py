@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scripts.analysis import derive, knee, kv, load_levels, predict, roofline, slo, values
+from scripts.analysis import agreement, derive, knee, kv, load_levels, predict, roofline, slo, values
 from scripts.analysis.thresholds import Thresholds
 from scripts.harness.errors import SweepError
 
@@ -497,3 +497,76 @@ def test_values_spread_what_is_missing() -> None:
     assert values.number(True) is None
     assert values.number(float("inf")) is None
     assert values.plain({1: float("nan"), "a": (1, 2)}) == {"1": None, "a": [1, 2]}
+
+
+def test_parameters_one_token_meets_decide_the_flops() -> None:
+    dense = predict.cost_of(CONTEXT)
+    told = predict.cost_of({**CONTEXT, "model": {**MODEL, "active_parameters": dense.matmul_params}})
+    assert told.request_flops == dense.request_flops
+    # parameters a token does not meet: the layers cost less, attention and LM head the same
+    fewer = predict.cost_of({**CONTEXT, "model": {**MODEL, "active_parameters": (dense.matmul_params or 0) - 100}})
+    assert dense.request_flops is not None
+    assert fewer.request_flops == dense.request_flops - 2 * 14 * 100
+
+
+def test_models_as_the_harness_describes_them() -> None:
+    cost = predict.cost_of({**CONTEXT, "model": {**MODEL, "matmul_parameters": 500, "activation_dtype_bytes": 4.0}})
+    assert (cost.matmul_params, cost.weight_bytes) == (500, 1000)
+    wide, narrow = cost.request_other_bytes, predict.cost_of(CONTEXT).request_other_bytes
+    assert wide is not None
+    assert narrow is not None
+    assert wide > narrow
+
+
+def test_utilization_without_counters_is_analytic_only_where_the_engine_has_none() -> None:
+    levels = table(output_tok_s=[10, 20, 40])
+    silent = derive.derive(levels, {**CONTEXT, "engine": "vllm"})
+    assert silent.sweep["utilization_from"] is None
+    assert silent.row(1)["mfu_pct"] is None
+    assert silent.row(1)["mfu_analytic_pct"] is not None
+    analytic = derive.derive(levels, {**CONTEXT, "engine": "llama_cpp"})
+    assert analytic.sweep["utilization_from"] == "analytic"
+    cost = predict.cost_of(CONTEXT)
+    assert cost.request_flops is not None
+    assert cost.weight_bytes is not None
+    assert cost.request_other_bytes is not None
+    assert analytic.row(2)["mfu_pct"] == pytest.approx(100 * 4 * cost.request_flops / 1e6)
+    # two requests decode in each step: 10 steps a second
+    assert analytic.row(2)["mbu_pct"] == pytest.approx(
+        100 * (10 * cost.weight_bytes + 4 * cost.request_other_bytes) / 1e5
+    )
+    counted = derive.derive(levels.assign(tflop_s=[1e-7, None, None]), {**CONTEXT, "engine": "llama_cpp"})
+    assert counted.sweep["utilization_from"] == "counters"
+    assert counted.row(2)["mfu_pct"] is None
+
+
+def test_picks_are_those_of_the_whole_derivation() -> None:
+    levels = table(output_tok_s=[10, 15, 24], ttft_p99_ms=[50, 150, 500], itl_p50_ms=[1, 1, 1], itl_p99_ms=[1, 3, 4])
+    found = derive.derive(levels, CONTEXT).sweep
+    picked = derive.picks(levels, CONTEXT)
+    assert picked == {name: found[name] for name in picked}
+    assert (picked["operating_point"], picked["jitter_onset"]) == (2, 2)
+
+
+def test_how_often_the_draws_agree() -> None:
+    levels = table(output_tok_s=[10, 18, 24], ttft_p99_ms=[50, 150, 500], itl_p50_ms=[1, 1, 1], itl_p99_ms=[1, 1, 3])
+    draws = {
+        level: pd.DataFrame(
+            {
+                "replicate": range(4),
+                "output_tok_s": [rate] * 4,
+                "ttft_p99_ms": [ttft] * 4,
+                "itl_p50_ms": [1.0] * 4,
+                "itl_p99_ms": tail,
+            }
+        )
+        for level, rate, ttft, tail in (
+            (1, 10.0, 50.0, [1.0, 1.0, 1.0, 1.0]),
+            (2, 18.0, 150.0, [1.0, 5.0, 1.0, 1.0]),
+            (4, 24.0, 500.0, [3.0, 3.0, 3.0, 1.5]),
+        )
+    }
+    found = agreement.of_sweep(draws, levels, CONTEXT)
+    assert found["jitter_onset"] == 0.5
+    assert found["operating_point"] == 1.0
+    assert set(agreement.of_sweep({}, levels, CONTEXT).values()) == {None}

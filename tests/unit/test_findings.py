@@ -199,3 +199,18 @@ def test_few_levels_never_break(keep: list[int]) -> None:
         outcomes = {one.id: one.outcome for one in found}
         assert {outcomes[name] for name in ("F1", "F3", "F4", "F8", "F9", "F15")} <= {"not_evaluable", "fails"}
         assert outcomes["F1"] == "not_evaluable"
+
+
+def test_agreement_of_the_bootstrap_is_told_where_it_is_known() -> None:
+    told = case.evaluate(None, case.context(agreement={"jitter_onset": 0.9, "operating_point": 0.55}))
+    assert "90.0% of the bootstrap's draws agree on the level." in texts.render(told["F4"])
+    assert "55.0% of the bootstrap's draws agree on the level." in texts.render(told["F13"])
+    assert "bootstrap" not in texts.render(case.evaluate()["F4"])
+
+
+def test_analytic_utilization_is_labelled() -> None:
+    table = case.without("tflop_s", "read_gb_s", "tok_per_iter")
+    found = case.evaluate(table, case.context(engine="llama_cpp"))["F8"]
+    assert found.outcome != "not_evaluable"
+    assert texts.render(found).endswith("since this server exports no counters for it.")
+    assert case.evaluate(table)["F8"].outcome == "not_evaluable"
