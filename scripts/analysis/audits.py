@@ -34,6 +34,7 @@ BARS: dict[str, tuple[str, ...]] = {
 }
 # names a server or a log gives to one setting
 PREFIX_CACHING = ("enable_prefix_caching", "prefix_caching", "cache_prompt")
+CHUNKED_PREFILL = ("enable_chunked_prefill", "chunked_prefill")
 WARNING = "no longer sets temperature==0"
 
 
@@ -63,7 +64,14 @@ def argument(case: Mapping[str, Any], name: str) -> Any:
 
     ``--no-enable-prefix-caching`` and ``no_enable_prefix_caching: true`` both read as ``enable_prefix_caching`` False.
     """
-    places = (case.get("server_arguments"), case.get("startup"), case.get("client_arguments"), case)
+    log = case.get("startup") if isinstance(case.get("startup"), Mapping) else {}
+    places = (
+        case.get("server_arguments"),
+        log,
+        *(log.get(part) for part in ("arguments", "engine_config")),  # type: ignore[union-attr]
+        case.get("client_arguments"),
+        case,
+    )
     for place in places:
         if not isinstance(place, Mapping):
             continue
@@ -76,6 +84,11 @@ def argument(case: Mapping[str, Any], name: str) -> Any:
                 turned = _flag(value)
                 return not turned if isinstance(turned, bool) else None
     return None
+
+
+def setting(case: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the first of several names of one setting that was given."""
+    return next((found for name in names if (found := argument(case, name)) is not None), None)
 
 
 def _flag(value: Any) -> Any:
@@ -166,14 +179,14 @@ def a2(case: Case) -> Finding:
 
 def a3(case: Case) -> Finding:
     """Prefix caching off, and no hit counted."""
-    setting = next((found for name in PREFIX_CACHING if (found := argument(case.context, name)) is not None), None)
+    caching = setting(case.context, PREFIX_CACHING)
     hits = _sum(case, "prefix_hits")
-    numbers = {"enabled": setting if isinstance(setting, bool) else None, "hits": hits}
-    if setting is True or (hits is not None and hits > 0):
+    numbers = {"enabled": caching if isinstance(caching, bool) else None, "hits": hits}
+    if caching is True or (hits is not None and hits > 0):
         return judged("A3", False, numbers, BARS["A3"])
-    if setting is None:
+    if caching is None:
         return lacking("A3", ["server_arguments.enable_prefix_caching"], numbers, BARS["A3"])
-    return judged("A3", setting is False, numbers, BARS["A3"])
+    return judged("A3", caching is False, numbers, BARS["A3"])
 
 
 def a4(case: Case) -> Finding:
@@ -182,7 +195,9 @@ def a4(case: Case) -> Finding:
 
     def check(row: Mapping[str, Any]) -> bool | None:
         off = get(row, "kv_unexplained_pct")
-        return None if off is None else off < limit
+        if off is not None and off >= limit:
+            return False
+        return True if off is not None and _resolved(case, row) else None
 
     return _over_levels(
         "A4",
@@ -196,13 +211,22 @@ def a4(case: Case) -> Finding:
     )
 
 
+def _resolved(case: Case, row: Mapping[str, Any]) -> bool:
+    """Say whether printed digits and a long prefill leave enough of the reconciliation to judge."""
+    hidden = get(row, "kv_rounding_pct")
+    return hidden is not None and hidden < case.limits.kv_alarm_pct
+
+
 def _kv_missing(case: Case) -> list[str]:
     """Return which inputs of the reconciliation lack."""
     pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
     names = [name for name in ("kv_mean_pct", "running_mean") if all(get(row, name) is None for row in case.rows)]
     names += ["startup.kv_pool_tokens"] if pool is None else []
     names += [name for name in ("input_tokens", "output_tokens") if get(case.context, name) is None]
-    return names or ["kv_mean_pct and running_mean of one level"]
+    unresolved = case.sweep["kv_cap"]["reconcile_unresolved_levels"]
+    return names or (
+        ["a level whose prefill is short"] if unresolved else ["kv_mean_pct and running_mean of one level"]
+    )
 
 
 def a5(case: Case) -> Finding:
@@ -229,7 +253,7 @@ def a6(case: Case) -> Finding:
         order = [value for value in (mean, peak, times(bound, whole)) if value is not None]
         if order != sorted(order) or (off is not None and off > limit):
             return False
-        return None if mean is None or bound is None or off is None else True
+        return None if mean is None or bound is None or off is None or not _resolved(case, row) else True
 
     top = case.derived.row(case.sweep["top"])
     return _over_levels(

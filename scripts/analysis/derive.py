@@ -70,7 +70,7 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     memory = kv.memory_of(context.get("startup"), context)
     limits = Thresholds.of(context)
     has_steady = any(name.startswith("steady_") for name in levels.columns)
-    _derive_server(rows, cost, memory)
+    _derive_server(rows, cost, memory, limits)
     for prefix in ("", "steady_") if has_steady else ("",):
         _derive_client(rows, cost, prefix)
     source = _derive_utilization(rows, cost, str(context.get("engine")))
@@ -223,7 +223,7 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
         before = row
 
 
-def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> None:
+def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None, limits: Thresholds) -> None:
     """Add what follows from the server's counters, the pool and the model's shape."""
     pool = memory.kv_pool_tokens if memory else None
     printed = rounded_for_print(get(row, "kv_mean_pct") for row in rows)
@@ -231,7 +231,11 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
         level, running = row["C"], get(row, "running_mean")
         brought = get(row, "kv_reconciled_pct")
         reconciled = kv.reconciled_pct(cost, pool, running)
-        agreed = kv.reconcile(cost, memory, running, get(row, "kv_mean_pct"), printed)
+        share = ratio(get(row, "ttft_p50_ms"), get(row, "e2el_p50_ms"))
+        long_prefill = share if share is not None and 100 * share >= limits.ttft_share_pct else None
+        agreed = kv.reconcile(
+            cost, memory, running, get(row, "kv_mean_pct"), printed=printed, prefill_share=long_prefill
+        )
         out = {
             "mfu_pct": percent(times(get(row, "tflop_s"), 1e12), cost.peak_flops),
             "mbu_pct": percent(times(get(row, "read_gb_s"), 1e9), cost.peak_bytes_s),
@@ -239,8 +243,9 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
             "kv_reconciled_pct": reconciled,
             "running_mean_refined": ratio(times(first(brought, reconciled), pool, 0.01), cost.mean_context),
             "kv_deviation_pct": agreed.deviation_pct,
-            "kv_unexplained_pct": agreed.off_by(),
-            "kv_rounding_pct": agreed.slack_pct if agreed.deviation_pct is not None else None,
+            "kv_residual_pct": agreed.residual_pct,
+            "kv_unexplained_pct": agreed.unexplained_pct,
+            "kv_rounding_pct": agreed.uncertain_pct if agreed.deviation_pct is not None else None,
             "roofline_floor_ms": roofline.floor_ms(cost, level),
             "roofline_floor_at_running_mean_ms": roofline.floor_ms(cost, running),
             "predicted_decode_step_ms": predict.decode_step_ms(cost, level),
@@ -498,7 +503,7 @@ def _kv_cap(rows: Rows, cost: predict.Cost, pool: float | None, limits: Threshol
     alive = [row for row in rows if not row["failed"]]
     top: dict[str, Any] = alive[-1] if alive else {}
     judged = [row for row in rows if get(row, "kv_deviation_pct") is not None]
-    # printed digits can hide more than the alarm at a small level: such a level decides nothing and is named
+    # printed digits or a long prefill can hide more than the alarm: such a level decides nothing and is named
     firm = [row for row in judged if (get(row, "kv_rounding_pct") or 0.0) < limits.kv_alarm_pct]
     points = [
         abs(gap) for row in judged if (gap := minus(get(row, "kv_reconciled_pct"), get(row, "kv_mean_pct"))) is not None
@@ -508,7 +513,7 @@ def _kv_cap(rows: Rows, cost: predict.Cost, pool: float | None, limits: Threshol
         off for row in rows if (off := growth_pct(times(single, row["C"]), get(row, "kv_mean_pct"))) is not None
     ]
     found = {
-        "reconcile_max_deviation_pct": max((abs(row["kv_deviation_pct"]) for row in firm), default=None),
+        "reconcile_max_deviation_pct": max((row["kv_residual_pct"] for row in firm), default=None),
         "reconcile_max_abs_points": max(points, default=None),
         "reconcile_unresolved_levels": [row["C"] for row in judged if row not in firm],
         "against_level_max_deviation_pct": max((abs(off) for off in per_level), default=None),

@@ -33,6 +33,17 @@ def _itl(value: float) -> str:
     return _decimals(2 if abs(value) < 99.995 else 1, " ms")(value)
 
 
+def _small(steps: tuple[tuple[float, int], ...], places: int, unit: str = "") -> Callable[[float], str]:
+    """Return a formatter that shows more decimals under each bound of ``steps``, smallest first."""
+
+    def shown(value: float) -> str:
+        size = abs(value)
+        found = next((decimals for bound, decimals in steps if 0 < size < bound), places)
+        return _decimals(found, unit)(value)
+
+    return shown
+
+
 def _level(value: float) -> str:
     """A level is whole; a crossing between levels has one decimal."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
@@ -57,14 +68,14 @@ FORMATTERS: dict[str, Callable[[float], str]] = {
     "points": _decimals(1, " pt"),
     "x": _decimals(1, "×"),
     "x2": _decimals(2, "×"),
-    "gib": _decimals(2, " GiB"),
+    "gib": _small(((0.1, 3),), 2, " GiB"),
     "signed_gib": _decimals(2, " GiB", signed=True),
-    "gb": _decimals(2, " GB"),
-    "gb3": _decimals(3, " GB"),
+    "gb": _small(((1, 3),), 2, " GB"),
+    "gb3": _small(((0.01, 6),), 3, " GB"),
     "gb_s": _decimals(1, " GB/s"),
     "gb_s_plain": _decimals(1),
-    "tflop_s": _decimals(1, " TFLOP/s"),
-    "tflop_s_plain": _decimals(2),
+    "tflop_s": _small(((1, 3),), 1, " TFLOP/s"),
+    "tflop_s_plain": _small(((1, 4),), 2),
     "mib": _decimals(0, " MiB"),
     "tokens": _decimals(0),
     "count": _decimals(0),
@@ -407,6 +418,11 @@ def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> It
         yield "jitter_barred", {"audits": str(lookup("generic.and", language)).join(barring.barred_by)}
     elif len(derived.rows) == 1 and onset["status"] != NOT_EVALUABLE:
         yield "jitter_one", {"top": top["C"], "ratio": get(top, "itl_p99_over_p50")}
+    elif onset["status"] == "found" and onset["value"] == sweep["first"]:
+        yield (
+            "jitter_everywhere",
+            {"onset": onset["value"], "ratio": get(derived.row(onset["value"]), "itl_p99_over_p50")},
+        )
     elif onset["status"] == "found":
         yield "jitter", {"onset": onset["value"], "ratio": get(derived.row(onset["value"]), "itl_p99_over_p50")}
     elif onset["status"] == "none":

@@ -300,9 +300,23 @@ def test_block_rounding_explains_a_mean_above_the_plain_one() -> None:
     memory = kv.Memory(kv_pool_tokens=64, block_size=8)
     found = kv.reconcile(cost, memory, 2.0, 100 * 2 * 16 / 64, printed=False)
     assert found.deviation_pct == pytest.approx(-21.875)
-    assert found.off_by() == pytest.approx(0, abs=1e-9)
-    above = kv.reconcile(cost, memory, 2.0, 100 * 2 * 17 / 64, printed=False)
-    assert above.off_by() == pytest.approx(100 * (1 - 16 / 17), abs=0.01)
+    # one of the eight blocks is the null block
+    held = 100 * 2 * 16 / 56
+    exact = kv.reconcile(cost, memory, 2.0, held, printed=False)
+    assert exact.residual_pct == pytest.approx(0, abs=1e-9)
+    assert found.residual_pct == 0
+    above = kv.reconcile(cost, memory, 2.0, held * 1.1, printed=False)
+    assert above.unexplained_pct == pytest.approx(100 * (1 - 1 / 1.1), abs=0.01)
+
+
+def test_a_long_prefill_explains_a_mean_below_the_reconciled_one() -> None:
+    cost, memory = predict.cost_of(CONTEXT), kv.Memory(kv_pool_tokens=100)
+    plain = kv.reconcile(cost, memory, 4.0, 30.0, printed=False)
+    assert plain.unexplained_pct == pytest.approx(100 * (50 / 30 - 1))
+    assert kv.reconcile(cost, memory, 4.0, 30.0, printed=False, prefill_share=0.5).unexplained_pct == 0
+    assert kv.reconcile(cost, memory, 4.0, 60.0, printed=False, prefill_share=0.5).unexplained_pct == pytest.approx(
+        100 / 6
+    )
 
 
 def test_only_rounded_tables_are_given_rounding_slack() -> None:
