@@ -244,8 +244,11 @@ def a6(case: Case) -> Finding:
     limit = case.limits.kv_reconcile_pct
     block = case.sweep["startup"]["current"]["block_size"]
     length = case.sweep["workload"]["tokens_per_request"]
-    # a request holds whole blocks, so the peak may lie above the bound by its last block
-    whole = 1.0 if not block or not length else -(-length // block) * block / length
+    # a request holds whole blocks, and one block of the pool is the null block: the peak may lie that much above
+    pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
+    whole = 1.0
+    if block and length and pool and pool > block:
+        whole = -(-length // block) * block / length * pool / (pool - block) * (1 + 1e-9)
 
     def check(row: Mapping[str, Any]) -> bool | None:
         mean, peak, bound = (get(row, f"kv_{name}_pct") for name in ("mean", "peak", "upper_bound"))
@@ -266,6 +269,7 @@ def a6(case: Case) -> Finding:
         peak_pct=get(top, "kv_peak_pct"),
         bound_pct=get(top, "kv_upper_bound_pct"),
         reconciled_pct=get(top, "kv_reconciled_pct"),
+        reconciled_blocks_pct=get(top, "kv_reconciled_blocks_pct"),
         limit_pct=limit,
     )
 
@@ -405,6 +409,7 @@ def a12(case: Case) -> Finding:
     }
     power = falls["power"]
     numbers = {
+        "levels_failed": sorted({*throttled, *(pair[0] for pair in falls.values() if pair)}),
         "throttled_levels": throttled,
         "power_falls_from": power[0] if power else None,
         "power_falls_to": power[1] if power else None,

@@ -241,6 +241,7 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None, lim
             "mbu_pct": percent(times(get(row, "read_gb_s"), 1e9), cost.peak_bytes_s),
             "kv_upper_bound_pct": kv.upper_bound_pct(cost, pool, level),
             "kv_reconciled_pct": reconciled,
+            "kv_reconciled_blocks_pct": kv.reconciled_blocks_pct(cost, memory, running),
             "running_mean_refined": ratio(times(first(brought, reconciled), pool, 0.01), cost.mean_context),
             "kv_deviation_pct": agreed.deviation_pct,
             "kv_residual_pct": agreed.residual_pct,

@@ -95,6 +95,17 @@ def block_context(cost: Cost, block: float | None) -> float | None:
     return held / (end - start + 1)
 
 
+def reconciled_blocks_pct(cost: Cost, memory: Memory | None, running: float | None) -> float | None:
+    """Reconciled KV mean with requests that hold whole blocks, of a pool without its null block, in percent.
+
+    None where the block size is not known for certain.
+    """
+    if memory is None or memory.block_size_assumed or memory.block_size is None:
+        return None
+    usable = minus(memory.kv_pool_tokens, memory.block_size)
+    return percent(times(running, block_context(cost, memory.block_size)), usable)
+
+
 @dataclass(frozen=True)
 class Reconcile:
     """Reconciled KV mean against the measured one, relative, in percent.
@@ -135,19 +146,16 @@ def reconcile(
     time) that the part of the prompt not yet computed lowers the mean.
     """
     pool = memory.kv_pool_tokens if memory else None
-    relative = ratio(reconciled_pct(cost, pool, running), kv_mean)
+    plain = reconciled_pct(cost, pool, running)
+    relative = ratio(plain, kv_mean)
     if relative is None or running is None or kv_mean is None:
         return Reconcile(None)
     deviation = (relative - 1) * 100
     uncertain = 100 * (half_unit(running) / running + half_unit(kv_mean) / kv_mean) if printed and running > 0 else 0.0
     if prefill_share is not None and deviation > 0 and prefill_share < 1:
         uncertain += 100 * (1 / (1 - prefill_share) - 1)
-    block = 0.0
-    if memory is not None and not memory.block_size_assumed and deviation < 0:
-        whole, context = block_context(cost, memory.block_size), cost.mean_context
-        if whole is not None and context and memory.block_size and pool is not None and pool > memory.block_size:
-            held = whole / context * pool / (pool - memory.block_size)
-            block = 100 * (held - 1) * relative
+    held = ratio(reconciled_blocks_pct(cost, memory, running), plain)
+    block = 100 * (held - 1) * relative if held is not None and deviation < 0 else 0.0
     return Reconcile(deviation, block, uncertain)
 
 
