@@ -76,7 +76,11 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     source = _derive_utilization(rows, cost, str(context.get("engine")))
     sweep = _sweep(rows, context, cost, memory, limits)
     sweep["utilization_from"] = source
-    sweep["steady"] = _knees(rows, context, limits, "steady_") if has_steady else None
+    sweep["steady"] = None
+    if has_steady:
+        sweep["steady"] = _knees(rows, context, limits, "steady_")
+        sweep["steady"]["crossing"] = _crossing(rows, "steady_")
+        sweep["steady"]["stall_crossings"] = _stall_crossings(rows, cost, "steady_")
     frame = pd.DataFrame(rows)
     for name in frame.columns:
         if name not in (*TEXT_COLUMNS, "C", "failed") and all(
@@ -383,7 +387,6 @@ def _sweep(
     top: dict[str, Any] = alive[-1] if alive else {}
     pool = memory.kv_pool_tokens if memory else None
     previous = kv.memory_of(context.get("previous_round_startup"), context)
-    cross = roofline.crossing(levels, [get(row, "mbu_pct") for row in rows], [get(row, "mfu_pct") for row in rows])
     preempted = [get(row, "preemptions") for row in rows if not row["failed"] or get(row, "preemptions") is not None]
     bound = get(top, "kv_upper_bound_pct")
     hit = _kv_wall(bound, preempted)
@@ -398,17 +401,8 @@ def _sweep(
             "first": alive[0]["C"] if alive else None,
             "top": top.get("C"),
             "kv_wall": hit,
-            "crossing": {
-                "status": cross.status,
-                "C": cross.level,
-                "pct": cross.pct,
-                "log2_interpolation": cross.level,
-                "linear_interpolation": cross.linear_level,
-                "pct_exact": cross.pct,
-                "between": list(cross.between) if cross.between else None,
-                "side": cross.side,
-                "count": cross.count,
-            },
+            "crossing": _crossing(rows, ""),
+            "stall_crossings": _stall_crossings(rows, cost, ""),
             "cap": {
                 "true": cap,
                 "floored": None if cap is None else math.floor(cap),
@@ -466,6 +460,42 @@ def _kv_wall(bound: float | None, preempted: Sequence[float | None]) -> bool | N
     if (bound is not None and bound >= 100) or any(count is not None and count > 0 for count in preempted):
         return True
     return None if bound is None or any(count is None for count in preempted) else False
+
+
+def _crossing(rows: Rows, prefix: str) -> dict[str, Any]:
+    """Return where MBU and MFU meet, under the names of the published data."""
+    levels = [row["C"] for row in rows]
+    found = roofline.crossing(
+        levels, [get(row, f"{prefix}mbu_pct") for row in rows], [get(row, f"{prefix}mfu_pct") for row in rows]
+    )
+    return {
+        "status": found.status,
+        "C": found.level,
+        "pct": found.pct,
+        "log2_interpolation": found.level,
+        "linear_interpolation": found.linear_level,
+        "pct_exact": found.pct,
+        "between": list(found.between) if found.between else None,
+        "side": found.side,
+        "count": found.count,
+    }
+
+
+def _stall_crossings(rows: Rows, cost: predict.Cost, prefix: str) -> dict[str, Any]:
+    """Return, for p99, p90 and p50, where the share of stalled intervals passes 1, 10 and 50%.
+
+    There the percentile jumps from an ordinary interval to a stall, whatever the server does: ``expected_C`` for a
+    closed loop whose streams are spread, ``measured_C`` by the measured share.
+    """
+    from scripts.analysis import stalls
+
+    if cost.output_tokens is None:
+        return {}
+    shares = {row["C"]: _client(row, "stall_share_pct", prefix) for row in rows}
+    return {
+        name: {"share_pct": 100 * one.share, "expected_C": one.expected_concurrency, "measured_C": one.measured_level}
+        for name, one in stalls.crossing_levels(shares, cost.output_tokens).items()
+    }
 
 
 def _operating_neighbours(alive: Rows, level: int | None) -> tuple[dict[str, Any], dict[str, Any]]:

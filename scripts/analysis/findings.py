@@ -186,6 +186,7 @@ def f4(case: Case, found: Found) -> Finding:
     p50 = growth_pct(get(low, "itl_p50_ms"), get(high, "itl_p50_ms"))
     p99 = ratio(get(high, "itl_p99_ms"), get(low, "itl_p99_ms"))
     onset = case.derived.row(rule["value"])
+    stalled = case.sweep["stall_crossings"].get("p99", {})
     numbers = {
         "C": rule["value"],
         "ratio": get(onset, "itl_p99_over_p50"),
@@ -198,6 +199,8 @@ def f4(case: Case, found: Found) -> Finding:
         "threshold": rule["threshold"],
         "levels_unknown": rule["levels_unknown"],
         "agreement_pct": _agreement(case, "jitter_onset"),
+        "stall_p99_C": stalled.get("measured_C"),
+        "stall_p99_expected_C": stalled.get("expected_C"),
         "max_ratio": case.sweep["worst_unevenness"]["ratio"],
     }
     if rule["status"] == NOT_EVALUABLE:

@@ -584,3 +584,23 @@ def test_how_often_the_draws_agree() -> None:
     assert found["jitter_onset"] == 0.5
     assert found["operating_point"] == 1.0
     assert set(agreement.of_sweep({}, levels, CONTEXT).values()) == {None}
+
+
+def test_a_percentile_crossing_is_told_beside_the_knee() -> None:
+    found = derive.derive(
+        table(stall_share_pct=[0.0, 0.5, 12.0], steady_stall_share_pct=[0.0, 2.0, 60.0]),
+        {**CONTEXT, "output_tokens": 101},
+    ).sweep
+    assert found["stall_crossings"]["p99"] == {"share_pct": 1.0, "expected_C": 2.0, "measured_C": 4}
+    assert found["stall_crossings"]["p50"]["measured_C"] is None
+    assert found["steady"]["stall_crossings"]["p50"]["measured_C"] == 4
+    assert derive.derive(table(), {}).sweep["stall_crossings"] == {}
+
+
+def test_crossing_in_the_steady_state() -> None:
+    found = derive.derive(
+        table(steady_read_gb_s=[9e-5, 8e-5, 2e-5], steady_tflop_s=[1e-7, 2e-7, 8e-7], steady_output_tok_s=[1, 2, 3]),
+        CONTEXT,
+    ).sweep
+    assert found["crossing"]["status"] == "not_evaluable"
+    assert found["steady"]["crossing"]["C"] == pytest.approx(2 * 2**0.5)
