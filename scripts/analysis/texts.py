@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.analysis.compare import Comparison
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import FAILS, NOT_EVALUABLE, Finding
 from scripts.analysis.thresholds import Thresholds
@@ -545,3 +546,28 @@ def _operating_card(point: Finding | None, numbers: Mapping[str, Any], language:
 def _optional(item: str, language: str, numbers: Mapping[str, Any]) -> list[str]:
     """Return the sentence, or nothing when a number of it is missing."""
     return [] if any(_is_missing(numbers.get(name)) for name in fields(item)) else sentences(item, language, numbers)
+
+
+def comparison(found: Comparison, language: str = "en") -> list[str]:
+    """Return what a comparison says: unlike work first, then knees, the pool and where it went, and the attribution."""
+    said = []
+    if found.unlike:
+        said.append(fill("compare.unlike", language, lines=[one.line() for one in found.unlike]))
+    for knee in found.knees:
+        key = "knee_unknown" if knee.moved is None else "knee_moved" if knee.moved else "knee_same"
+        name = str(lookup(f"compare.rules.{knee.rule}", language))
+        old, new = (_picked(value, language) for value in (knee.before, knee.after))
+        said.append(fill(f"compare.{key}", language, rule=name, old=old, new=new, value=new))
+    for key in ("pool", "pool_parts"):
+        said += _optional(str(lookup(f"compare.{key}", language)), language, found.pool)
+    cause = found.attribution
+    changed = [one.line() for one in found.differences if one.kind != "workload"]
+    said.append(fill(f"compare.{cause.status}", language, lines=[*changed, *cause.unrecorded]))
+    return said
+
+
+def _picked(value: Any, language: str) -> str:
+    """Show what a rule picked: a level, yes or no, or that it picked none."""
+    if isinstance(value, bool):
+        return str(lookup(f"generic.{str(value).lower()}", language))
+    return str(lookup("generic.found_none", language)) if value is None else f"C={value}"
