@@ -169,7 +169,9 @@ class _Boots:
             return later or (self.args is not None and self.args.text != text)
         if vllm_start.ENGINE.search(text):
             return ended or self._engine_starts(line)
-        return self.served and (_POOL.search(text) is not None or "Starting to load model" in text)
+        # The first line of a process; a server that is up starts no more of them.
+        restart = _POOL.search(text) is not None or "Starting to load model" in text or "detected platform" in text
+        return self.served and restart
 
     def _engine_starts(self, line: Line) -> bool:
         """Tell the next engine of a data-parallel server from the engine of the next server."""
@@ -349,7 +351,7 @@ class _Record:
         kv_device = self.readings.last("kv_device_text")
         if kv_device is not None and str(kv_device.value).upper() in ("CPU", "XPU", "TPU", "HPU", "NPU"):
             return str(kv_device.value).lower()
-        blocks = self.readings.last("block_device_text")
+        blocks = self.readings.last("block_device_text", "bare_block_device_text")
         if blocks is not None and str(blocks.value).islower():
             return str(blocks.value)
         if self.readings.first("total_cpu_gib") is not None:
@@ -377,12 +379,10 @@ class _Record:
             ]
             if len(fitting) == 1:
                 return fitting[0], "concurrency"
-            if 16 in fitting:
-                return 16, "default"
-            return None, None
-        device = self.readings.last("block_device_text")
-        on_gpu = device is not None and str(device.value) in ("GPU", "cuda", "rocm")
-        if on_gpu or backend in ("cuda", "rocm"):
+            if 16 not in fitting:
+                return None, None
+        device = self.readings.last("block_device_text", "bare_block_device_text")
+        if (device is not None and str(device.value) in ("GPU", "cuda", "rocm")) or backend in ("cuda", "rocm"):
             return 16, "default"
         return None, None
 
@@ -409,7 +409,7 @@ class _Record:
             kv_gib = numbers.get("kv_available_gib")
         blocks = self._minimum("num_gpu_blocks")
         cpu_blocks = self._minimum("num_cpu_blocks")
-        device = readings.last("block_device_text")
+        device = readings.last("block_device_text", "bare_block_device_text")
         if device is not None and str(device.value) == "CPU" and cpu_blocks is None:
             backend = backend or "cpu"
         block_size, block_size_from = self._block_size(blocks, backend)
