@@ -23,6 +23,8 @@ Labels = tuple[tuple[str, str], ...]
 
 _EXEMPLAR = re.compile(r"^(?P<sample>[^#\n]*?(?:\{(?:[^\"}]|\"(?:\\.|[^\"\\])*\")*\})?[^#\n]*?)\s+# \{.*$")
 _ANY_LINE = re.compile(r"\s*(#|$)")
+# Buckets are most of a page and no reading of ours is taken from them; the line stays, so that numbers of lines agree.
+_BUCKET = re.compile(r"^[a-zA-Z_:][\w:]*_bucket\{[^\n]*\} [\d.eE+-]+$", re.MULTILINE)
 _NAME = re.compile(r"[a-zA-Z_:][\w:.]*(?:\{.*\})?\s+\S")
 
 
@@ -77,6 +79,7 @@ def parse(text: str) -> Page:
     text = text.replace("\r\n", "\n").removeprefix("\ufeff").replace("\x00", "")
     if " # {" in text:
         text = "\n".join(_drop_exemplar(raw) for raw in text.split("\n"))
+    text = _BUCKET.sub("#", text)
     malformed: list[tuple[int, str]] = []
     try:
         samples = _samples(text)

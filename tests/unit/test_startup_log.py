@@ -140,6 +140,14 @@ def test_every_boot_of_ours_survives_being_appended_to_another() -> None:
             assert appended[key] == alone[key], (name, key)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "weights"), [((20.5, 20.4), 20.4), ((20.5, 1.2), 20.5), ((1.2, 20.5), 20.5), ((7.0,), 7.0)]
+)
+def test_untagged_weights_are_ranks_or_a_draft_model(sizes: tuple[float, ...], weights: float) -> None:
+    text = "".join(f"INFO [model_runner.py:1] Model loading took {size} GiB and 1.0 seconds\n" for size in sizes)
+    assert read(text, "vllm")["weights_gib"] == weights
+
+
 def test_the_draft_model_is_not_the_model() -> None:
     record = read(fixture("llama-2026-rocm-4streams-draft"))
     assert record["kv_cache_tokens"] == 32768
@@ -467,10 +475,10 @@ def test_the_block_size_is_recovered_or_left_open(
 def test_a_second_model_file_is_a_draft() -> None:
     text = (
         "llama_model_loader: loaded meta data with 8 key-value pairs and 44 tensors from /m/a.gguf (version V3)\n"
-        "llama_kv_cache: size = 256.00 MiB ( 32768 cells, 8 layers, 2/1 seqs), K (f16): 128.0 MiB, V (f16): 128.0 MiB\n"
+        "llama_kv_cache: size = 256.00 MiB (32768 cells, 8 layers, 2/1 seqs), K (f16): 128.0 MiB, V (f16): 128 MiB\n"
         "sched_reserve:      MTL0 compute buffer size =   128.00 MiB\n"
         "llama_model_loader: loaded meta data with 24 key-value pairs and 3 tensors from /m/mtp.gguf (version GGUF V3)\n"
-        "llama_kv_cache: size = 3.00 MiB ( 32768 cells,   1 layers,  2/1 seqs), K (f16): 1.50 MiB, V (f16): 1.50 MiB\n"
+        "llama_kv_cache: size = 3.00 MiB ( 32768 cells,   1 layers, 2/1 seqs), K (f16): 1.50 MiB, V (f16): 1.50 MiB\n"
         "sched_reserve:      MTL0 compute buffer size =    16.00 MiB\n"
     )
     record = read(text)

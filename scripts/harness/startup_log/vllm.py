@@ -514,14 +514,21 @@ class _Record:
         return record
 
     def _weights(self) -> float | None:
-        """Return GiB of weights per GPU: the largest of a process (a draft model prints a second, smaller one), the
-        smallest over processes."""
-        per_process: dict[str, float] = {}
+        """Return GiB of weights per GPU, the smallest rank's.
+
+        A process that prints two sizes loaded a draft model too: the larger one is the model's. Where lines carry no
+        process, sizes that lie close are ranks, and a much smaller one is a draft model's.
+        """
+        per_process: dict[str, list[float]] = {}
         for item in self.readings.all("weights_gib"):
-            process = item.line.process
-            per_process[process] = max(per_process.get(process, item.value), item.value)
+            per_process.setdefault(item.line.process, []).append(item.value)
         if per_process:
-            return min(per_process.values())
+            ranks = []
+            for process, sizes in per_process.items():
+                largest = max(sizes)
+                alike = [size for size in sizes if size >= largest / 2]
+                ranks.append(largest if process else min(alike))
+            return min(ranks)
         value = self._minimum("profile_weights_gib", "account_weights_gib")
         return None if value is None else float(value)
 
