@@ -477,7 +477,7 @@ def test_a_second_model_file_is_a_draft() -> None:
         "llama_model_loader: loaded meta data with 8 key-value pairs and 44 tensors from /m/a.gguf (version V3)\n"
         "llama_kv_cache: size = 256.00 MiB (32768 cells, 8 layers, 2/1 seqs), K (f16): 128.0 MiB, V (f16): 128 MiB\n"
         "sched_reserve:      MTL0 compute buffer size =   128.00 MiB\n"
-        "llama_model_loader: loaded meta data with 24 key-value pairs and 3 tensors from /m/mtp.gguf (version GGUF V3)\n"
+        "llama_model_loader: loaded meta data with 4 key-value pairs and 3 tensors from /m/mtp.gguf (version GGUF V3)\n"
         "llama_kv_cache: size = 3.00 MiB ( 32768 cells,   1 layers, 2/1 seqs), K (f16): 1.50 MiB, V (f16): 1.50 MiB\n"
         "sched_reserve:      MTL0 compute buffer size =    16.00 MiB\n"
     )
