@@ -102,7 +102,7 @@ _WARNINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("context_below_training", re.compile(r"the full capacity of the model will not be utilized")),
     ("context_above_training", re.compile(r"possible training context overflow")),
     ("fit_failed", re.compile(r"failed to fit params|cannot meet free memory target")),
-    ("fit_changed", re.compile(r"context size (?:reduced|set)|reduced from \d+ to \d+|set ngl|set to use")),
+    ("fit_changed", re.compile(r"context size reduced|reduced from \d+ to \d+")),
     ("pipeline_off", re.compile(r"retrying without pipeline parallelism")),
     ("no_gpu_backend", re.compile(r"no usable GPU found|compiled without (?:support for )?GPU")),
     ("prompt_cache", re.compile(r"prompt cache is enabled")),

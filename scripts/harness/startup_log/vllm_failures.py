@@ -704,9 +704,9 @@ def details(root: Hit) -> tuple[dict[str, Any], dict[str, Any]]:
         numbers["suggested"] = {"flag": "--max-model-len", "value": int(number(groups["derived"]))}
     if root.cause.code == "free_memory_below_requested" and groups.get("budget") is not None:
         free, total = float(number(groups["free"])), float(number(groups["total"]))
+        device = "cpu" if groups["where"] == "node" else "gpu"
+        numbers[f"free_{device}_gib"], numbers[f"total_{device}_gib"] = free, total
         numbers.update(
-            free_gpu_gib=free,
-            total_gpu_gib=total,
             requested_gib=float(number(groups["budget"])),
             gpu_memory_utilization=float(number(groups["utilization"])),
         )
