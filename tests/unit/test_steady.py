@@ -12,7 +12,7 @@ S = 1_000_000_000
 
 
 def request(
-    slot: int, wave: int, start: float, first: float | None, end: float, warmup: bool = False
+    slot: int, wave: int, start: float, first: float | None, end: float, *, warmup: bool = False
 ) -> dict[str, Any]:
     """One request; times in seconds."""
     return {
