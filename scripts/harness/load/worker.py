@@ -32,7 +32,7 @@ from scripts.harness.load.priority import run_first
 from scripts.harness.load.spec import PROMPT, LoadSpec, spec_from_json
 from scripts.harness.load.transport import SlotTransport
 
-FLUSH_S = 0.1
+FLUSH_S = 0.05
 SWEEP_S = 0.05
 BEAT_S = 0.02
 PREBUILT_BYTES = 64 << 20
@@ -477,7 +477,7 @@ def main() -> int:
                 "processes": processes,
                 "spec": spec.public(),
                 "loop": type(loop).__module__.split(".")[0],
-                "priority": run_first(),
+                "priority": run_first(reader=True),
                 "pid": os.getpid(),
             }
         )
