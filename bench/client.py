@@ -121,11 +121,16 @@ def measure(case: Case, waves: int, folder: Path) -> Outcome:
         truth = server.truth()
     if result.counts["requests_ok"] != spec.requests:
         raise SystemExit(f"error: {result.counts['requests_failed']} requests failed: {result.counts['failures']}")
-    requests = pq.read_table(result.requests_path, columns=["request_id", "warmup", "response_id", "ttft_ms"]).to_pylist()
+    requests = pq.read_table(
+        result.requests_path, columns=["request_id", "warmup", "response_id", "ttft_ms"]
+    ).to_pylist()
     chunks = pq.read_table(result.chunks_path)
     ids, arrivals = chunks["request_id"].to_numpy(), chunks["arrival_ns"].to_numpy()
     lost = chunks["stamp_lost"].to_numpy(zero_copy_only=False)
-    starts, ends = np.searchsorted(ids, np.arange(len(requests))), np.searchsorted(ids, np.arange(len(requests)), "right")
+    starts, ends = (
+        np.searchsorted(ids, np.arange(len(requests))),
+        np.searchsorted(ids, np.arange(len(requests)), "right"),
+    )
     seen, true, lags, ttft_errors, ttft_true = [], [], [], [], []
     for row in requests:
         if row["warmup"]:
@@ -182,7 +187,10 @@ def median(outcomes: list[Outcome]) -> dict[str, Any]:
 COLUMNS = (
     ("case", "{name}"),
     ("C", "{concurrency}"),
-    ("ITL error p50 / p90 / p99 (worst), ms", "{itl_p50_error:.3f} / {itl_p90_error:.3f} / {itl_p99_error:.3f} ({itl_p99_error_worst:.3f})"),
+    (
+        "ITL error p50 / p90 / p99 (worst), ms",
+        "{itl_p50_error:.3f} / {itl_p90_error:.3f} / {itl_p99_error:.3f} ({itl_p99_error_worst:.3f})",
+    ),
     ("stamp error p99, ms", "{stamp_error_p99:.3f}"),
     ("TTFT error p50 / p99, ms", "{ttft_p50_error:.3f} / {ttft_p99_error:.3f}"),
     ("share of the ideal rate", "{rate_frac:.3f}"),
@@ -200,7 +208,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         if row["stalls_found_pct"] is not None:
             lines.append(
-                f"\n{row['name']}, C={row['concurrency']}: stalls planted in {row['stalls_planted_pct']:.3f}% of the gaps,"
+                f"\n{row['name']}, C={row['concurrency']}: planted in {row['stalls_planted_pct']:.3f}% of the gaps,"
                 f" found in {row['stalls_found_pct']:.3f}%; size off by {row['stall_size_error']:.3f} ms"
             )
     return "\n".join(lines)
