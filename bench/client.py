@@ -148,7 +148,9 @@ def measure(case: Case, waves: int, folder: Path) -> Outcome:
     ideal_s = waves * (TTFT_MS + float(real.reshape(spec.requests, -1).sum(axis=1).mean())) / 1000
     sizes = [path.stat().st_size for path in (result.chunks_path, result.requests_path)]
     return Outcome(
-        *(_quantile_error(gaps, real, share) for share in (0.5, 0.9, 0.99)),
+        itl_p50_error=_quantile_error(gaps, real, 0.5),
+        itl_p90_error=_quantile_error(gaps, real, 0.9),
+        itl_p99_error=_quantile_error(gaps, real, 0.99),
         itl_p99_true=float(np.quantile(real, 0.99)),
         stamp_error_p99=float(np.quantile(np.abs(np.concatenate(lags)), 0.99)),
         ttft_p50_error=_quantile_error(np.array(ttft_errors), np.array(ttft_true), 0.5),
