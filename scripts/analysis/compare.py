@@ -36,7 +36,7 @@ INPUTS = {
     "model": ("model", "model_name"),
     "machine": ("machine", "instance"),
     "driver": ("driver", "cuda"),
-    "device": ("gpu", "gpus", "device", "hardware"),
+    "device": ("devices", "gpu", "gpus", "device", "hardware"),
     "clocks": ("clocks", "gpu_clocks"),
 }
 RECORDED = ("server", "client", "version", "driver", "device")
@@ -142,7 +142,7 @@ def flattened(value: Any, name: str = "") -> dict[str, Any]:
         return found
     if isinstance(value, Sequence) and not isinstance(value, str):
         words = [str(word) for word in value]
-        if any(word.startswith("--") for word in words):
+        if not name or any(word.startswith("--") for word in words):
             return _flags(words)
         return {name: ", ".join(words)}
     return {name: value}
@@ -200,6 +200,9 @@ def unrecorded(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str
     def has(context: Mapping[str, Any], kind: str) -> bool:
         if any(context.get(name) for name in INPUTS[kind]):
             return True
+        host = context.get("host")
+        if kind == "driver" and isinstance(host, Mapping) and "gpus" in host and not host["gpus"]:
+            return True  # a machine without a GPU has no driver to record
         versions = context.get("versions")
         return kind == "driver" and isinstance(versions, Mapping) and any("driver" in str(key) for key in versions)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rows = list[dict[str, Any]]
+# engines that export no FLOP and byte counters: their utilization is computed from throughput and the model's shape
+WITHOUT_WORK_COUNTERS = ("llama_cpp",)
 TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine")
 
 
@@ -71,7 +73,9 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     _derive_server(rows, cost, memory)
     for prefix in ("", "steady_") if has_steady else ("",):
         _derive_client(rows, cost, prefix)
+    source = _derive_utilization(rows, cost, str(context.get("engine")))
     sweep = _sweep(rows, context, cost, memory, limits)
+    sweep["utilization_from"] = source
     sweep["steady"] = _knees(rows, context, limits, "steady_") if has_steady else None
     frame = pd.DataFrame(rows)
     for name in frame.columns:
@@ -251,6 +255,41 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
             row |= {"mfu_pct": None, "mbu_pct": None}
 
 
+def _derive_utilization(rows: Rows, cost: predict.Cost, engine: str) -> str | None:
+    """Add utilization from the model's shape, and say what ``mfu_pct`` and ``mbu_pct`` rest on.
+
+    ``mfu_analytic_pct`` and ``mbu_analytic_pct`` are there wherever shape, peaks and throughput are. They stand in for
+    the counters' only where the engine has none to export, and ``analytic`` is returned then; else counters or None.
+    """
+    for row in rows:
+        rate, batch = (
+            _client(row, "output_tok_s", ""),
+            first(get(row, "running_mean"), get(row, "in_flight_mean"), row["C"]),
+        )
+        step = get(row, "predicted_read_gb_s")
+        read = step if step is not None else predict.analytic_read_gb_s(cost, rate, batch)
+        row["mfu_analytic_pct"] = percent(times(get(row, "predicted_tflop_s"), 1e12), cost.peak_flops)
+        row["mbu_analytic_pct"] = percent(times(read, 1e9), cost.peak_bytes_s)
+    if any(get(row, name) is not None for row in rows for name in ("mfu_pct", "mbu_pct")):
+        return "counters"
+    if engine not in WITHOUT_WORK_COUNTERS:
+        return None
+    for row in rows:
+        row["mfu_pct"], row["mbu_pct"] = row["mfu_analytic_pct"], row["mbu_analytic_pct"]
+    return "analytic" if any(row["mfu_pct"] is not None for row in rows) else None
+
+
+def picks(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what each named rule picks on ``levels``, and nothing else: for the bootstrap's many draws of a table."""
+    rows = normalize(levels)
+    cost = predict.cost_of(context)
+    for row in rows:
+        row["roofline_floor_ms"] = None
+    _derive_client(rows, cost, prefix)
+    found = _knees(rows, context, Thresholds.of(context), prefix)
+    return {name: found[name] for name in found["rules"]}
+
+
 def _points(rows: Rows, name: str) -> list[knee.Point]:
     """Return (level, value) of the levels that did not fail."""
     return [(row["C"], get(row, name)) for row in rows if not row["failed"]]
@@ -339,15 +378,9 @@ def _sweep(
     pool = memory.kv_pool_tokens if memory else None
     previous = kv.memory_of(context.get("previous_round_startup"), context)
     cross = roofline.crossing(levels, [get(row, "mbu_pct") for row in rows], [get(row, "mfu_pct") for row in rows])
-    preempted = [get(row, "preemptions") for row in rows]
+    preempted = [get(row, "preemptions") for row in rows if not row["failed"] or get(row, "preemptions") is not None]
     bound = get(top, "kv_upper_bound_pct")
-    hit = (
-        None
-        if bound is None or any(count is None for count in preempted)
-        else bound >= 100 or any(count is not None and count > 0 for count in preempted)
-    )
-    if hit is None and any(count is not None and count > 0 for count in preempted):
-        hit = True
+    hit = _kv_wall(bound, preempted)
     cap = ratio(pool, cost.tokens_per_request)
     nominal = get(context, "max_num_seqs")
     operating, after = _operating_neighbours(alive, sweep["operating_point"])
@@ -400,7 +433,7 @@ def _sweep(
             "kv_cap": _kv_cap(rows, cost, pool, limits),
             "queue": _queue(top, cost),
             "jitter": _jitter(sweep, alive, top, limits),
-            "claims": _claims(sweep, rows, alive, top),
+            "claims": _claims(sweep, rows, alive, top, limits),
             "model": _model(context, cost),
             "workload": {
                 "input_tokens": cost.input_tokens,
@@ -420,6 +453,13 @@ def _sweep(
             )
     sweep["startup"]["current"]["free_memory_at_start_gib"] = sweep["suggested_pool"]["free_memory_at_start_gib"]
     return sweep
+
+
+def _kv_wall(bound: float | None, preempted: Sequence[float | None]) -> bool | None:
+    """Say whether the KV wall is hit: the top level's upper bound is 100% or more, or a request was preempted."""
+    if (bound is not None and bound >= 100) or any(count is not None and count > 0 for count in preempted):
+        return True
+    return None if bound is None or any(count is None for count in preempted) else False
 
 
 def _operating_neighbours(alive: Rows, level: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -523,12 +563,15 @@ def _jitter(sweep: Mapping[str, Any], alive: Rows, top: Mapping[str, Any], limit
     return found
 
 
-def _claims(sweep: Mapping[str, Any], rows: Rows, alive: Rows, top: Mapping[str, Any]) -> dict[str, Any]:
+def _claims(
+    sweep: Mapping[str, Any], rows: Rows, alive: Rows, top: Mapping[str, Any], limits: Thresholds
+) -> dict[str, Any]:
     """Spans that the report's sentences quote."""
     saturated = sweep["saturated"]
     single = next((get(row, "output_tok_s") for row in rows if row["C"] == 1), None)
     found: dict[str, Any] = {
         "throughput_unsaturated": None if saturated is None else not saturated,
+        "marginal_below": limits.marginal_floor,
         "last_marginal_share": ratio(get(top, "marginal_tok_s_per_slot"), single),
     }
     for row in alive:
@@ -548,7 +591,7 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
     """Sizes of the model; the total needs to know of tied embeddings and attention biases."""
     model: Mapping[str, Any] = context.get("model") or {}
     shape = predict.shape_of(model)
-    whole = get(model, "total_params")
+    whole = get(model, "total_params", "total_parameters")
     if (
         whole is None
         and shape
@@ -558,12 +601,16 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
         embedding = 0.0 if model["tied_embeddings"] else shape.vocab * shape.hidden
         biases = shape.layers * (shape.heads + 2 * shape.kv_heads) * shape.head_dim if model["qkv_bias"] else 0.0
         whole = shape.matmul_params + embedding + (2 * shape.layers + 1) * shape.hidden + biases
+    served = get(model, "total_weight_bytes")
+    served = served if served is not None else times(whole, get(model, "dtype_bytes"))
     return {
+        "dtype_bytes": get(model, "dtype_bytes"),
         "matmul_params_exact": cost.matmul_params,
+        "matmul_params_printed": None if cost.matmul_params is None else float(f"{cost.matmul_params:.3g}"),
         "total_params": whole,
         "weight_bytes_matmul_exact": cost.weight_bytes,
         "weight_bytes_matmul_gb": times(cost.weight_bytes, 1e-9),
-        "weight_bytes_total_gib": times(whole, get(model, "dtype_bytes"), 1 / GIB),
+        "weight_bytes_total_gib": times(served, 1 / GIB),
         "kv_bytes_per_token": cost.kv_token_bytes,
         "kv_bytes_per_token_kib": times(cost.kv_token_bytes, 1 / 1024),
         "kv_bytes_per_request_mean_exact": cost.kv_request_bytes,

@@ -90,6 +90,12 @@ def _before_top(case: Case) -> dict[str, Any]:
     return case.rows[-2] if len(case.rows) > 1 else {}
 
 
+def _agreement(case: Case, rule: str) -> float | None:
+    """Return how often the bootstrap's draws pick the same as the measured table, in percent; None when not known."""
+    shares = case.context.get("agreement")
+    return times(number(shares.get(rule)), 100) if isinstance(shares, Mapping) else None
+
+
 def f1(case: Case, found: Found) -> Finding:
     """Throughput is not saturated at the top level."""
     low, high = _before_top(case), _top(case)
@@ -118,6 +124,7 @@ def f2(case: Case, found: Found) -> Finding:
         "top_efficiency_pct": get(top, "scaling_efficiency_pct"),
         "threshold_pct": rule["threshold"],
         "levels_unknown": rule["levels_unknown"],
+        "agreement_pct": _agreement(case, "scaling_departs"),
     }
     if rule["status"] == NOT_EVALUABLE:
         return lacking("F2", rule["missing"], numbers)
@@ -190,6 +197,7 @@ def f4(case: Case, found: Found) -> Finding:
         "to_C": high.get("C"),
         "threshold": rule["threshold"],
         "levels_unknown": rule["levels_unknown"],
+        "agreement_pct": _agreement(case, "jitter_onset"),
         "max_ratio": case.sweep["worst_unevenness"]["ratio"],
     }
     if rule["status"] == NOT_EVALUABLE:
@@ -396,6 +404,7 @@ def f8(case: Case, found: Found) -> Finding:
         "mfu_from_pct": get(low, "mfu_pct"),
         "mfu_to_pct": get(high, "mfu_pct"),
         "side": crossing["side"],
+        "analytic": case.sweep["utilization_from"] == "analytic",
     }
     if len(rows) < 2:
         absent = [
@@ -465,6 +474,7 @@ def f9b(case: Case, found: Found) -> Finding:
         "points": None if points is None else abs(points),
         "attained_pct": get(single, "roofline_attained_pct"),
         "mbu_pct": get(single, "mbu_pct"),
+        "analytic": case.sweep["utilization_from"] == "analytic",
         "threshold_points": case.limits.cross_check_points,
     }
     if points is None:
@@ -626,6 +636,7 @@ def f13(case: Case, found: Found) -> Finding:
         **{name: row[name] for name in ("C", "slo_s", "output_tok_s", "ttft_p99_s", "itl_p50_ms", "first_failed")},
         "passes_above": row["passes_above_a_failure"],
         "levels_unknown": row["levels_unknown"],
+        "agreement_pct": _agreement(case, "operating_point"),
         "gain": case.sweep["operating_gain"],
         "itl_growth_pct": case.sweep["operating_itl_p50_growth_pct"],
         "itl_p99_ms": case.sweep["operating_itl_p99_ms"],

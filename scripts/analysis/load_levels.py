@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scripts.analysis import schema
 from scripts.analysis.derive import Derived, document, normalize
 from scripts.analysis.values import number, plain
 from scripts.harness.errors import SweepError
@@ -12,22 +13,8 @@ from scripts.harness.errors import SweepError
 if TYPE_CHECKING:
     import pandas as pd
 
-# columns that hold words or flags; every other column must hold numbers
-TEXT_COLUMNS = frozenset(
-    {
-        "boot_id",
-        "status",
-        "reason",
-        "invalid_reason",
-        "run_id",
-        "started_at",
-        "engine",
-        "machine",
-        "round",
-        "sweep",
-        "little_from",
-    }
-)
+TEXT_COLUMNS = frozenset(column.name for column in schema.LEVELS if column.type == "string") | {"reason"}
+"""Columns that hold words; every other column must hold numbers or flags."""
 MISSING = frozenset({"", "nan", "null", "none", "n/a", "na", "-", "—"})
 
 

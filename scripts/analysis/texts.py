@@ -210,6 +210,8 @@ def paragraph(finding: Finding, language: str = "en") -> list[str]:
         names = _inputs(finding.missing, language)
         return sentences(lookup("generic.not_evaluable", language), language, {"title": title, "inputs": names})
     found = sentences(rule[finding.variant or finding.outcome], language, finding.numbers)
+    if finding.numbers.get("analytic"):
+        found += sentences(lookup("generic.analytic", language), language, {})
     unknown = finding.numbers.get("levels_unknown")
     if unknown:
         found += sentences(lookup("generic.levels_unknown", language), language, {"levels": unknown})
@@ -358,7 +360,10 @@ def caption(
         "ttft_share_max_pct": max(shares, default=None),
         **derived.sweep["peaks"],
     }
-    return _joined(sentences(lookup(f"figures.{figure}.caption", language), language, numbers), language)
+    told = sentences(lookup(f"figures.{figure}.caption", language), language, numbers)
+    if figure == "utilization" and derived.sweep["utilization_from"] == "analytic":
+        told = [*told[:-1], *sentences(lookup("generic.analytic", language), language, {})]
+    return _joined(told, language)
 
 
 def question(figure: str, language: str = "en") -> str:

@@ -58,19 +58,25 @@ def build(
     words = Words(language)
     texts = {finding.id: tuple(finding_texts.paragraph(finding, language)) for finding in findings}
     subject = Subject(derived, given, tuple(findings), more, words, texts)
-    sections, written = compose(subject, _pictures(subject, out / "figures", formats))
-    analysed = contents.every(derived, given, findings, language)
-    contents.write_all(analysed, out / "tables")
-    names = {table.name for table in analysed}
-    for table in written:
-        if table.name not in names:
-            (out / "tables" / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
     page = out / "report.html"
-    page.write_text(render(subject, sections), encoding="utf-8")
+    write_page(subject, pictures(subject, out / "figures", formats), out / "tables", page)
     return page
 
 
-def _pictures(subject: Subject, folder: Path, formats: Sequence[str]) -> dict[str, Picture]:
+def write_page(subject: Subject, made: Mapping[str, Picture], tables: Path, out: Path) -> None:
+    """Write the tables as CSV into ``tables`` and the page to ``out``."""
+    sections, written = compose(subject, dict(made))
+    language = subject.words.language
+    analysed = contents.every(subject.derived, subject.context, subject.findings, language)
+    contents.write_all(analysed, tables)
+    names = {table.name for table in analysed}
+    for table in written:
+        if table.name not in names:
+            (tables / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
+    out.write_text(render(subject, sections), encoding="utf-8")
+
+
+def pictures(subject: Subject, folder: Path, formats: Sequence[str]) -> dict[str, Picture]:
     """Draw every figure once, write the wanted formats, and keep the SVG for the page."""
     folder.mkdir(exist_ok=True)
     words, extras = subject.words, subject.extras

@@ -32,6 +32,16 @@ class Failure:
     advice: str
     lines: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, explanation: Mapping[str, Any]) -> "Failure":
+        """Return the failure that ``startup_log.explain`` found."""
+        return cls(
+            str(explanation["code"]),
+            str(explanation["sentence"]),
+            str(explanation["advice"]),
+            tuple(explanation["lines"]),
+        )
+
 
 class Engine(Protocol):
     """One server family. Settings are plain JSON values, so that they can be stored and compared."""

@@ -1,0 +1,68 @@
+# Two commands do everything: `make all` measures and reports, `make test` runs the tests.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SNAKEMAKE := $(BIN)/snakemake --cores 1
+ROUND ?=
+SWEEP ?=
+LEVEL ?=
+
+.DEFAULT_GOAL := help
+.PHONY: all test check bench bench-client level report verify close clean help lock docs setup
+
+all: $(READY) ## measure the rounds of config/config.yaml and write their reports
+	@$(SNAKEMAKE) all
+	@$(BIN)/python -m scripts.rounds reports
+
+level: $(READY) ## measure one level again: make level ROUND=demo SWEEP=llama_cpp LEVEL=4
+	@cell=$$($(BIN)/python -m scripts.rounds cell "$(ROUND)" "$(SWEEP)" "$(LEVEL)") && $(SNAKEMAKE) all --forcerun "$$cell"
+	@$(BIN)/python -m scripts.rounds reports $(ROUND)
+
+report: $(READY) ## report on what was measured of one round, measuring nothing: make report ROUND=demo
+	@test -n "$(ROUND)" || { echo "error: no round was named; say: make report ROUND=demo" >&2; exit 1; }
+	@$(SNAKEMAKE) all --config measure=false 'rounds=["$(ROUND)"]'
+	@$(BIN)/python -m scripts.rounds reports $(ROUND)
+
+verify: $(READY) ## name every raw file that is missing or changed, in every round or in ROUND
+	@$(BIN)/python -m scripts.rounds verify $(ROUND)
+
+close: $(READY) ## write a round's checksums and close it for good: make close ROUND=demo
+	@$(BIN)/python -m scripts.rounds close $(ROUND)
+
+test: $(READY) ## run the tests
+	@$(BIN)/python -m pytest -q
+
+check: $(READY) ## format, lint, types, workflow, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile rules
+	$(BIN)/snakemake --lint
+	$(BIN)/python -m pytest -q
+
+bench: $(READY) ## what the pipeline itself costs, as a table
+	@$(BIN)/python -m bench.pipeline
+
+bench-client: $(READY) ## how right the load client is, against a server that knows the truth
+	@$(BIN)/python -m bench.client
+
+docs: $(READY) ## write docs/metrics.md from the data contract
+	@$(BIN)/python -m scripts.analysis.document --write
+
+lock: $(READY) ## resolve requirements.in into requirements.txt
+	$(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-emit-options --no-header --output-file requirements.txt requirements.in
+
+clean: ## remove what can be computed again; results/raw stays
+	rm -rf results/metrics results/tables results/figures results/reports results/compare logs .pytest_cache .mypy_cache .ruff_cache
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: $(READY)
+
+$(READY): requirements.txt
+	@PYTHON="$(PYTHON)" bash envs/setup.sh "$(VENV)"
+	@touch $@

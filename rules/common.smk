@@ -1,0 +1,70 @@
+# Helpers of the rules: each is one line around a function of scripts/ that has tests.
+# Needs the configuration.
+# Leaves PLAN, the look-ups below, and this process as the owner of every server the run starts.
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(workflow.basedir)
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = str(ROOT)  # scripts run from a folder of Snakemake's own
+
+from scripts.harness import process, wiring
+from scripts.harness.errors import SweepError
+
+try:
+    PLAN = wiring.load(config, ROOT)
+except SweepError as error:
+    raise WorkflowError(str(error)) from None
+process.claim()
+process.end_jobs_on_termination()
+
+
+wildcard_constraints:
+    machine=r"[a-z0-9][a-z0-9-]*",
+    round=r"[a-z0-9][a-z0-9._-]*",
+    sweep=r"[a-z0-9][a-z0-9_]*",
+    level=r"[1-9][0-9]*",
+
+
+def targets(pattern):
+    return wiring.targets(PLAN, pattern)
+
+
+def per_level(pattern):
+    return lambda wildcards: wiring.per_level(PLAN, wildcards, pattern)
+
+
+def library(script):
+    return wiring.library(ROOT, script)
+
+
+def settings(wildcards):
+    return wiring.settings(PLAN, wildcards, ROOT)
+
+
+def report_settings(wildcards):
+    return wiring.report_settings(PLAN, wildcards, ROOT)
+
+
+def priority(wildcards):
+    return wiring.priority(PLAN, wildcards)
+
+
+def figure(name, question):
+    return report(
+        f"results/figures/{{machine}}/{{round}}/{{sweep}}/{name}.svg",
+        caption=f"../report/captions/{name}.rst",
+        category=question,
+        labels={"machine": "{machine}", "round": "{round}", "sweep": "{sweep}", "figure": name},
+    )
+
+
+def table(name, question):
+    return report(
+        f"results/tables/{{machine}}/{{round}}/{{sweep}}/{name}.csv",
+        caption=f"../report/captions/{name}.rst",
+        category=question,
+        labels={"machine": "{machine}", "round": "{round}", "sweep": "{sweep}", "figure": name},
+    )

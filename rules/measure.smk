@@ -1,0 +1,94 @@
+# Measure: describe the machine and its peak rates, start the server, measure one concurrency level.
+# Needs an open round of this machine; the files of every other round have no rule here and are source data.
+# Leaves results/raw, which no other step writes.
+
+OPEN_ROUNDS = wiring.alternatives(PLAN.measurable_rounds())
+THIS_MACHINE = wiring.alternatives([PLAN.machine])
+
+
+rule describe_machine:
+    output:
+        "results/raw/{machine}/{round}/machine.json",
+    log:
+        "logs/describe_machine/{machine}/{round}.log",
+    conda:
+        "../envs/harness.yaml"
+    wildcard_constraints:
+        machine=THIS_MACHINE,
+        round=OPEN_ROUNDS,
+    priority: 1000000
+    message:
+        "Machine of round {wildcards.round}"
+    script:
+        "../scripts/describe_machine.py"
+
+
+rule measure_peaks:
+    input:
+        machine=ancient("results/raw/{machine}/{round}/machine.json"),
+    output:
+        "results/raw/{machine}/{round}/peaks.json",
+    log:
+        "logs/measure_peaks/{machine}/{round}.log",
+    conda:
+        "../envs/harness.yaml"
+    wildcard_constraints:
+        machine=THIS_MACHINE,
+        round=OPEN_ROUNDS,
+    threads: workflow.cores
+    priority: 900000
+    message:
+        "Peak rates of round {wildcards.round}"
+    script:
+        "../scripts/measure_peaks.py"
+
+
+rule start_server:
+    input:
+        machine=ancient("results/raw/{machine}/{round}/machine.json"),
+    output:
+        boot="results/raw/{machine}/{round}/{sweep}/server/boot.json",
+        startup_log="results/raw/{machine}/{round}/{sweep}/server/startup.log",
+    log:
+        "logs/start_server/{machine}/{round}/{sweep}.log",
+    conda:
+        "../envs/harness.yaml"
+    wildcard_constraints:
+        machine=THIS_MACHINE,
+        round=OPEN_ROUNDS,
+    threads: workflow.cores
+    params:
+        settings=settings,
+    priority: priority
+    message:
+        "Server of {wildcards.round}/{wildcards.sweep}"
+    script:
+        "../scripts/start_server.py"
+
+
+rule measure_level:
+    input:
+        boot=ancient("results/raw/{machine}/{round}/{sweep}/server/boot.json"),
+    output:
+        cell="results/raw/{machine}/{round}/{sweep}/c{level}/cell.json",
+        requests="results/raw/{machine}/{round}/{sweep}/c{level}/requests.parquet",
+        chunks="results/raw/{machine}/{round}/{sweep}/c{level}/chunks.parquet",
+        scrapes="results/raw/{machine}/{round}/{sweep}/c{level}/scrapes.parquet",
+        telemetry="results/raw/{machine}/{round}/{sweep}/c{level}/telemetry.parquet",
+        boot="results/raw/{machine}/{round}/{sweep}/c{level}/boot.json",
+        startup_log="results/raw/{machine}/{round}/{sweep}/c{level}/startup.log",
+    log:
+        "logs/measure_level/{machine}/{round}/{sweep}/c{level}.log",
+    conda:
+        "../envs/harness.yaml"
+    wildcard_constraints:
+        machine=THIS_MACHINE,
+        round=OPEN_ROUNDS,
+    threads: workflow.cores
+    params:
+        settings=settings,
+    priority: priority
+    message:
+        "Load of {wildcards.round}/{wildcards.sweep} at concurrency {wildcards.level}"
+    script:
+        "../scripts/measure_level.py"

@@ -1,0 +1,32 @@
+"""Put the levels of a sweep into one table, and what the analysis has to know beside it into one object."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scripts.analysis import context, schema
+from scripts.harness import rule
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def load(path: str) -> Any:
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def main(metrics: Sequence[str], cells: Sequence[str], given: Any, report: dict[str, Any], out: Any) -> None:
+    table = pa.concat_tables([pq.read_table(path) for path in metrics]).sort_by("C")
+    schema.write("levels", table, out.levels, out.csv)
+    known = context.build([load(path) for path in cells], load(given.kv_pool), load(given.machine), load(given.peaks), report)
+    Path(out.context).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    given = snakemake.input
+    with rule.job(snakemake.log[0]):
+        main(given.metrics, given.cells, given, snakemake.params.report, snakemake.output)

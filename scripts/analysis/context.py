@@ -1,0 +1,112 @@
+"""What the analysis has to know beside the levels: workload, server, memory, model, peaks, machine."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CLIENT_KEYS = ("endpoint", "prompt", "vocabulary", "seed")
+
+
+def build(
+    cells: Sequence[Mapping[str, Any]],
+    kv_pool: Mapping[str, Any],
+    machine: Mapping[str, Any],
+    peaks: Mapping[str, Any] | None,
+    report: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the context of one sweep.
+
+    ``cells`` are the levels' cell.json, ``kv_pool`` what the startup log of the sweep's first boot says, ``machine``
+    machine.json, ``peaks`` the round's peak rates (None: not known). ``report`` holds what the configuration adds: title
+    and levels_off (None: as measured), slo, thresholds, peaks (override or None), model (overrides of the shape). What
+    is not known is null.
+
+    Raises ValueError when the levels were not measured under one workload.
+    """
+    first = cells[0]
+    lengths = {(cell["plan"]["workload"]["input_tokens"], cell["plan"]["workload"]["output_tokens"]) for cell in cells}
+    if len(lengths) > 1:
+        raise ValueError(f"levels of one sweep were measured with different lengths (input, output): {sorted(lengths)}")
+    input_tokens, output_tokens = lengths.pop()
+    boot = first["boot"]
+    resolved = boot["resolved"]
+    shape = boot.get("model_shape")
+    model = None if shape is None or "error" in shape else {**shape, **report["model"]}
+    log = kv_pool["log"]
+    peaks = report["peaks"] if report["peaks"] is not None else peaks
+    off = report["levels_off"] if report["levels_off"] is not None else first["levels_off"]
+    return {
+        "title": report["title"] if report["title"] is not None else first["title"],
+        "machine": first["machine"],
+        "round": first["round"],
+        "sweep": first["sweep"],
+        "engine": first["plan"]["engine"],
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "peak_tflop_s": None if peaks is None else peaks["tflop_s"],
+        "peak_bandwidth_gb_s": None if peaks is None else peaks["bandwidth_gb_s"],
+        "peaks": None if peaks is None else dict(peaks),
+        "model": model,
+        "model_name": boot["model"],
+        "max_num_seqs": _capacity(resolved),
+        "max_model_len": _first(log.get("max_model_len"), resolved.get("context_per_slot")),
+        "gpu_memory_utilization": log.get("gpu_memory_utilization"),
+        "memory_total_gib": _first((log.get("extra") or {}).get("total_gpu_gib"), _card_gib(machine)),
+        "slo_ttft_p99_s": list(report["slo"]["ttft_p99_s"]),
+        "startup": log,
+        "server_arguments": _arguments(resolved),
+        "server_command": boot["command"],
+        "client_arguments": _client(first),
+        "temperature": 0,
+        "ignore_eos": True,
+        "versions": dict(first["versions"]),
+        "driver": machine.get("driver"),
+        "devices": [gpu["name"] for gpu in machine["gpus"]] or [machine["cpu"]["model"]],
+        "cpu": machine["cpu"],
+        "host": machine,
+        "boots": boots(cells),
+        "levels_off": sorted(off),
+        "order": {str(cell["level"]): cell["order"] for cell in cells},
+        "project": {str(cell["level"]): cell["project"] for cell in cells},
+        "fidelity": {str(cell["level"]): cell["client"] for cell in cells},
+        "files": {f"c{cell['level']}/{name}": digest for cell in cells for name, digest in cell["files"].items()},
+        "thresholds": {**report["thresholds"], "operating_slo_s": report["slo"]["operating_point_s"]},
+    }
+
+
+def boots(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the boots the levels were measured on, in order of their start, with their levels."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        boot = cell["boot"]
+        entry = found.setdefault(
+            boot["boot_id"],
+            {key: boot.get(key) for key in ("boot_id", "started_at", "ready_s", "version", "max_level")} | {"levels": []},
+        )
+        entry["levels"].append(cell["level"])
+    return sorted(found.values(), key=lambda entry: str(entry["boot_id"]))
+
+
+def _arguments(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    known = dict(resolved.get("arguments") or {})
+    return {**known, **{f"environment.{name}": value for name, value in (resolved.get("environment") or {}).items()}}
+
+
+def _client(cell: Mapping[str, Any]) -> dict[str, Any]:
+    workload, load = cell["plan"]["workload"], cell["plan"]["load"]
+    return {**{key: workload[key] for key in CLIENT_KEYS}, **load, "temperature": 0, "ignore_eos": True}
+
+
+def _capacity(resolved: Mapping[str, Any]) -> int | None:
+    slots = resolved.get("slots")
+    arguments = resolved.get("arguments") or {}
+    found = _first(slots, arguments.get("max-num-seqs"))
+    return None if found is None else int(found)
+
+
+def _card_gib(machine: Mapping[str, Any]) -> float | None:
+    total = machine["gpus"][0].get("memory_total_bytes") if machine["gpus"] else None
+    return None if total is None else float(total) / 2**30
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)

@@ -1,0 +1,22 @@
+"""Read what a sweep's startup log says of memory and KV pool."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scripts.harness import rule, startup_log
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(boot: str, log: str, out: str) -> None:
+    record = json.loads(Path(boot).read_text(encoding="utf-8"))
+    engine = None if record["engine"] == "openai" else record["engine"]
+    found = startup_log.read(Path(log).read_text(encoding="utf-8"), engine=engine, source=log)
+    Path(out).write_text(json.dumps({"boot_id": record["boot_id"], "log": found}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    with rule.job(snakemake.log[0]):
+        main(snakemake.input.boot, snakemake.input.startup_log, snakemake.output[0])

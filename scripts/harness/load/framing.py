@@ -1,0 +1,135 @@
+"""HTTP body framing: when a body is over, and what is left once the framing is taken off. Pure."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How a response delimits its body. ``length`` is the content length where ``kind`` is "length"."""
+
+    kind: Literal["chunked", "length", "close"]
+    length: int | None = None
+
+
+def framing_of(status: int, headers: dict[str, str]) -> Framing:
+    """Return the framing of a response to a POST; header names in lower case (RFC 9112, section 6.3)."""
+    if status in (204, 304):
+        return Framing("length", 0)
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        return Framing("chunked")
+    length = headers.get("content-length", "").split(",")[0].strip()
+    if length.isdigit():
+        return Framing("length", int(length))
+    return Framing("close")
+
+
+class Dechunker:
+    """Takes the chunked transfer coding off, however the bytes are cut. ``over`` after the last chunk and trailers.
+
+    Raises ValueError at a chunk size that is none.
+    """
+
+    def __init__(self) -> None:
+        self.over = False
+        self._left = 0
+        """Bytes of the current chunk still to come."""
+        self._ending = False
+        """The line end after a chunk is still to come."""
+        self._trailer = False
+        self._line = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the payload in ``data``."""
+        pieces: list[bytes] = []
+        position, size = 0, len(data)
+        while position < size and not self.over:
+            if self._left:
+                piece = data[position : position + self._left]
+                pieces.append(piece)
+                position += len(piece)
+                self._left -= len(piece)
+                self._ending = self._left == 0
+                continue
+            newline = data.find(b"\n", position)
+            if newline < 0:
+                self._line += data[position:]
+                break
+            line = (
+                (self._line + data[position:newline]).rstrip(b"\r")
+                if self._line
+                else data[position:newline].rstrip(b"\r")
+            )
+            self._line = b""
+            position = newline + 1
+            if self._ending:
+                if line:
+                    raise ValueError(f"expected a line end after a chunk, found {line[:40]!r}")
+                self._ending = False
+            elif self._trailer:
+                self.over = not line
+            else:
+                self._left = int(line.split(b";", 1)[0].strip(), 16)
+                self._trailer = self._left == 0
+        if len(pieces) == 1:
+            return pieces[0]
+        return b"".join(pieces)
+
+
+class BodyEnd:
+    """Tells when a body is over, for as little work as possible: chunk headers are only walked at a possible end."""
+
+    def __init__(self, framing: Framing) -> None:
+        self.framing = framing
+        self.over = framing.kind == "length" and framing.length == 0
+        self._left = framing.length if framing.length is not None else 0
+        self._unwalked: list[bytes] = []
+        self._walker = Dechunker() if framing.kind == "chunked" else None
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bool:
+        """Take the next bytes; True once the body is over. A chunked body that cannot be read is over at once."""
+        walker = self._walker
+        if walker is None:
+            if self.framing.kind == "length":
+                self._left -= len(data)
+                self.over = self._left <= 0
+            return self.over
+        self._unwalked.append(data)
+        if len(data) < 4:
+            data = self._tail = (self._tail + data)[-4:]
+        else:
+            self._tail = data[-4:]
+        if data.endswith(b"\r\n\r\n") or len(self._unwalked) > 64:
+            unwalked, self._unwalked = self._unwalked, []
+            try:
+                walker.feed(b"".join(unwalked))
+            except ValueError:
+                self.over = True
+            else:
+                self.over = walker.over
+        return self.over
+
+
+class Body:
+    """Takes transfer and content coding off a recorded body. Raises ValueError where it cannot be read."""
+
+    def __init__(self, chunked: bool, coding: str) -> None:
+        self._dechunker = Dechunker() if chunked else None
+        self._inflater = None
+        if coding in ("gzip", "x-gzip", "deflate"):
+            self._inflater = zlib.decompressobj(wbits=47)
+        elif coding not in ("", "identity"):
+            raise ValueError(f"content encoding {coding!r} is none this client reads (identity, gzip, deflate)")
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the payload in ``data``."""
+        if self._dechunker is not None:
+            data = self._dechunker.feed(data)
+        if self._inflater is not None:
+            try:
+                data = self._inflater.decompress(data)
+            except zlib.error as error:
+                raise ValueError(f"the compressed body cannot be read: {error}") from error
+        return data

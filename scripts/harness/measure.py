@@ -1,0 +1,326 @@
+"""Measure one concurrency level against the server of its sweep, and keep everything that was seen."""
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.harness import engines, machine, plan, process, rounds, server
+from scripts.harness.errors import SweepError
+from scripts.harness.plan import Sweep
+from scripts.harness.server import Attached, Places, Wanted
+
+CELL_SCHEMA = 1
+OUTPUTS = (
+    "cell.json", "requests.parquet", "chunks.parquet", "scrapes.parquet", "telemetry.parquet", "boot.json", "startup.log",
+)  # fmt: skip
+PACKAGES = ("httpx", "httpcore", "h11", "uvloop", "numpy", "pyarrow", "psutil", "nvidia-ml-py", "snakemake", "xllamacpp")
+DESCRIPTORS_BESIDE_CONNECTIONS = 128
+
+
+@dataclass(frozen=True)
+class Job:
+    """One level to measure: the sweep's section, what the measurement depends on, and where it goes."""
+
+    sweep: Sweep
+    settings: Mapping[str, Any]
+    level: int
+    folder: Path
+    title: str
+    repeat: int = 1
+
+
+def wanted(job_sweep: Sweep, settings: Mapping[str, Any], level: int | None) -> Wanted:
+    """Return the server a sweep's level needs."""
+    section = job_sweep.settings
+    assert section is not None
+    levels = tuple(sorted({*job_sweep.levels, *(() if level is None else (level,))}))
+    return Wanted(
+        machine=job_sweep.machine,
+        round=job_sweep.round,
+        sweep=job_sweep.name,
+        engine=settings["engine"],
+        identity=plan.server_identity(settings),
+        server={**settings["server"], "port": section["server"]["port"], "api_key_env": section["server"]["api_key_env"]},
+        workload=settings["workload"],
+        levels=levels,
+        level=level,
+        ready_s=float(section["limits"]["ready_s"]),
+    )
+
+
+def check_machine(places: Places, results: Path, limits: Mapping[str, Any], level: int) -> None:
+    """Ask before anything is started: disk, descriptors, permission. Raises SweepError with what to do."""
+    results.mkdir(parents=True, exist_ok=True)
+    if not os.access(results, os.W_OK):
+        raise SweepError(f"{results} is not writable; give yourself write permission there")
+    free_mb = machine.free_disk_bytes(results) / 1e6
+    if free_mb < limits["free_disk_mb"]:
+        raise SweepError(
+            f"{free_mb:.0f} MB are free where {results} lies, limits.free_disk_mb asks for {limits['free_disk_mb']:g}; "
+            "free some space, or lower the limit"
+        )
+    needed = 2 * level + DESCRIPTORS_BESIDE_CONNECTIONS
+    found = machine.fd_limit()
+    if found < needed:
+        raise SweepError(
+            f"concurrency {level} needs {needed} file descriptors, the limit is {found}; raise it with `ulimit -n {needed}`"
+        )
+
+
+def level(job: Job, places: Places, say: Callable[[str], None]) -> Path:
+    """Measure one level. Returns the folder of the run; the level's own files are hard links to what lies there.
+
+    Every run has a folder of its own below ``runs``, so that measuring again never loses what was measured before, and
+    a run that was broken off leaves what it had. Raises SweepError when the level could not be measured.
+    """
+    section = job.sweep.settings
+    assert section is not None
+    limits = section["limits"]
+    check_machine(places, job.folder, limits, job.level)
+    stop = threading.Event()
+    watch = process.watch(process.owner(), lambda: _give_up(stop))
+    try:
+        with server.attach(wanted(job.sweep, job.settings, job.level), places, say) as attached:
+            run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
+            run = job.folder / "runs" / run_id
+            run.mkdir(parents=True)
+            cell = _measure(job, attached, places, run, limits, stop, say)
+    finally:
+        watch.set()
+    cell["files"] = rounds.digests(run, OUTPUTS[1:])
+    (run / "cell.json").write_text(json.dumps(cell, indent=1, ensure_ascii=False), encoding="utf-8")
+    for name in OUTPUTS:
+        _link(run / name, job.folder / name)
+    return run
+
+
+def _give_up(stop: threading.Event) -> None:
+    """The run's owner is gone: end the load, and this process if that takes too long."""
+    stop.set()
+    time.sleep(2.0)
+    os._exit(143)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
+
+
+def _measure(
+    job: Job,
+    attached: Attached,
+    places: Places,
+    run: Path,
+    limits: Mapping[str, Any],
+    stop: threading.Event,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    from scripts.harness import load, progress
+    from scripts.harness.scrape import Scraper
+    from scripts.harness.telemetry import Telemetry
+
+    record, engine = attached.record, attached.engine
+    assert job.sweep.settings is not None
+    (run / "boot.json").write_text(json.dumps(_public(record), indent=1), encoding="utf-8")
+    (run / "startup.log").write_text(attached.startup_log, encoding="utf-8")
+    spec = _load_spec(job, attached, limits, run.name)
+    targets = engine.scrape_targets(str(record["base_url"]), record["resolved"])
+    scraper = Scraper(targets, spec.headers, run / "scrapes.parquet", float(limits["scrape_interval_s"]))
+    server_pids = [] if engine.attaches_only else [_server_pid(places)]
+    telemetry = Telemetry(
+        run / "telemetry.parquet", server_pids, [os.getpid()], interval_s=float(limits["telemetry_interval_s"])
+    )
+    started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    clock = {"wall_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
+    window: dict[str, Any] = {}
+    death: list[str] = []
+
+    def watch_server() -> None:
+        while not stop.wait(0.3):
+            reason = server.died(places, record)
+            if reason is not None:
+                death.append(reason)
+                stop.set()
+
+    def before() -> None:
+        window["drained_before"] = scraper.drained(_in_flight, float(limits["drain_s"]))
+        scraper.scrape("before")
+        window["counters_start_ns"] = time.monotonic_ns()
+        scraper.start()
+
+    if not engine.attaches_only:
+        threading.Thread(target=watch_server, name="server-watch", daemon=True).start()
+    with contextlib.ExitStack() as closing:
+        closing.callback(scraper.close)
+        telemetry.start()
+        problem: list[str | None] = []
+        closing.callback(lambda: problem.append(telemetry.stop()))
+        with progress.Bar(f"  {job.sweep.round}/{job.sweep.name} C={job.level}") as bar:
+            result = load.run(spec, run, on_progress=bar, stop=stop, before_load=before)
+        scraper.stop()
+        if not death:
+            window["drained_after"] = scraper.drained(_in_flight, float(limits["drain_s"]))
+            scraper.scrape("after")
+            window["counters_end_ns"] = time.monotonic_ns()
+    stopped = stop.is_set()
+    stop.set()
+    if not engine.attaches_only and not death:
+        reason = server.died(places, record)
+        death += [] if reason is None else [reason]
+    if death:
+        raise SweepError(f"level {job.level}: the server died while it was measured: {death[0]}\n  what was measured: {run}")
+    if stopped or result.stopped:
+        raise SweepError(f"level {job.level}: the measurement was broken off; what was measured: {run}")
+    counts = result.counts
+    if counts.get("requests_ok") == 0:
+        raise SweepError(f"level {job.level}: no request succeeded ({_first_error(result)}); what was measured: {run}")
+    window |= {"load_start_ns": result.load_start_ns, "load_end_ns": result.load_end_ns}
+    order = plan.order_of(job.sweep)
+    return {
+        "schema": CELL_SCHEMA,
+        "machine": job.sweep.machine,
+        "round": job.sweep.round,
+        "sweep": job.sweep.name,
+        "level": job.level,
+        "repeat": job.repeat,
+        "run_id": run.name,
+        "order": order.index(job.level) if job.level in order else None,
+        "title": job.title,
+        "levels_off": list(job.sweep.settings["load"]["levels_off"]),
+        "plan": {**job.settings, "limits": dict(limits), "requests": spec.requests},
+        "boot": _public(record),
+        "booted_here": attached.booted_here,
+        "sent": result.sent,
+        "versions": {"python": platform.python_version(), **_package_versions(), "server": record["version"]},
+        "project": server.project_revision(places.root),
+        "started_at": started_at,
+        "clock": clock,
+        "window": window,
+        "client": result.fidelity,
+        "counts": counts,
+        "telemetry_problem": next((text for text in problem if text), None),
+        "host": {"load_average": machine.load_average()},
+    }
+
+
+def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: str) -> Any:
+    from scripts.harness import load
+
+    workload, settings, record = job.settings["workload"], job.settings["load"], attached.record
+    parts = [workload["seed"], job.sweep.machine, job.sweep.round, job.sweep.name, job.level, job.repeat]
+    if attached.engine.attaches_only:  # such a server outlives the run: measured again, it must not know the prompts
+        parts.append(run_id)
+    seed = load.mix_seed(*parts)
+    first, last = workload["vocabulary"]
+    return load.LoadSpec(
+        base_url=str(record["base_url"]),
+        body=attached.engine.request_body(workload, str(record["model"]), load.PROMPT),
+        headers=attached.engine.headers(record["resolved"]),
+        endpoint=attached.engine.endpoint(workload),
+        kind=workload["endpoint"],
+        concurrency=job.level,
+        requests=plan.requests_of(job.level, settings),
+        warmup_requests=settings["warmup_requests"],
+        start=settings["start"],
+        stagger_s=settings["stagger_s"],
+        input_tokens=workload["input_tokens"],
+        output_tokens=workload["output_tokens"],
+        prompt_kind="text" if workload["endpoint"] == "chat" else workload["prompt"],
+        vocabulary=(first, last + 1),
+        seed=seed,
+        processes=settings["processes"],
+        timeouts=load.Timeouts(
+            connect_s=limits["connect_s"],
+            first_token_s=limits["first_token_s"],
+            between_tokens_s=limits["between_tokens_s"],
+            total_s=limits["request_s"],
+        ),
+    )
+
+
+def _in_flight(pages: Mapping[str, str]) -> int | None:
+    """Return how many requests the server has running or waiting, by its own /metrics; None when it does not say."""
+    from scripts.harness import exposition
+
+    page = pages.get("metrics")
+    if page is None:
+        return None
+    reading = exposition.read(page, "/metrics")
+    running, waiting = reading.get("running"), reading.get("waiting")
+    return None if running is None else int(running) + (0 if waiting is None else int(waiting))
+
+
+def _first_error(result: Any) -> str:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(result.requests_path, columns=["status", "error_kind", "error_message", "http_status"])
+    failed = table.filter(pc.equal(table["status"], "failed")).slice(0, 1).to_pylist()
+    if not failed:
+        return "none was sent"
+    first = failed[0]
+    status = "" if first["http_status"] is None else f", HTTP {first['http_status']}"
+    return f"the first one: {first['error_kind']}{status}: {first['error_message']}"
+
+
+def _server_pid(places: Places) -> int:
+    from scripts.harness import supervisor
+
+    return int(supervisor.read_state(places.state)["server_pid"])
+
+
+def _public(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "token"}
+
+
+def _package_versions() -> dict[str, str | None]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def describe_machine(round_settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the machine says of itself. Raises SweepError when the round asks for a GPU it does not have."""
+    facts = machine.describe()
+    needed = None if round_settings is None else round_settings.get("requires_gpu")
+    names = [gpu["name"] for gpu in facts["gpus"]]
+    if needed is not None and needed not in names:
+        found = ", ".join(names) if names else "no GPU"
+        raise SweepError(
+            f"this round needs the GPU {needed!r} (requires_gpu), this machine has {found}; run it on such a machine, or "
+            "copy config/rounds and name your own card"
+        )
+    return facts
+
+
+def start(sweep: Sweep, settings: Mapping[str, Any], places: Places, boot_json: Path, startup_log: Path, say: Callable[[str], None]) -> None:
+    """Start the sweep's server, or attach to it where it already runs, and keep its boot record and startup log."""
+    section = sweep.settings
+    assert section is not None
+    check_machine(places, boot_json.parent, section["limits"], max(sweep.levels))
+    engines.get(settings["engine"])
+    watch = process.watch(process.owner(), lambda: os._exit(143))
+    try:
+        with server.attach(wanted(sweep, settings, None), places, say) as attached:
+            boot_json.write_text(json.dumps(_public(attached.record), indent=1), encoding="utf-8")
+            startup_log.write_text(attached.startup_log, encoding="utf-8")
+    finally:
+        watch.set()

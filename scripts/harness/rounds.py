@@ -1,0 +1,152 @@
+"""Close a round, and verify that its raw files are what was measured."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scripts.harness.errors import SweepError
+from scripts.harness.plan import CLOSED
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A raw file that is not what was measured. ``path`` is relative to the round's folder."""
+
+    path: str
+    kind: Literal["missing", "changed", "unknown", "broken_off"]
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, read piece by piece."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def digests(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the SHA-256 of files of one run by name; what is not there is left out."""
+    return {name: sha256(folder / name) for name in names if (folder / name).exists()}
+
+
+def find(raw: Path, round_name: str, machine: str) -> list[Path]:
+    """Return the folders of a round: of ``MACHINE/NAME``, or of NAME on this machine, else on every machine that has it.
+
+    Raises SweepError when there is none.
+    """
+    if "/" in round_name:
+        found = [raw / round_name]
+    elif (raw / machine / round_name).is_dir():
+        found = [raw / machine / round_name]
+    else:
+        found = sorted(raw.glob(f"*/{round_name}"))
+    found = [folder for folder in found if folder.is_dir()]
+    if not found:
+        there = ", ".join(f"{p.parent.name}/{p.name}" for p in sorted(raw.glob("*/*")) if p.is_dir()) or "none"
+        raise SweepError(f"no round {round_name!r} below {raw}; there are: {there}")
+    return found
+
+
+def close(folder: Path) -> int:
+    """Write the checksums of a round and close it. Returns the number of files.
+
+    The run folders of the measurements that hold are dropped first: their files are the level's own. Those of earlier
+    measurements stay. Raises SweepError when the round is closed already, empty, or its files are not in order.
+    """
+    if (folder / CLOSED).exists():
+        raise SweepError(f"{folder} is closed already; `make verify` checks it")
+    if not any(folder.glob("*/c*/cell.json")):
+        raise SweepError(f"{folder} holds no measured level; measure it first")
+    problems = [problem for problem in verify(folder) if problem.kind in ("missing", "changed")]
+    if problems:
+        names = ", ".join(f"{problem.path} ({problem.kind})" for problem in problems)
+        raise SweepError(f"{folder} cannot be closed, its files are not what was measured: {names}; measure those levels again")
+    for level in folder.glob("*/c*"):
+        run_id = _cell(level / "cell.json").get("run_id")
+        if run_id and (level / "runs" / run_id).is_dir():
+            shutil.rmtree(level / "runs" / run_id)
+            if not any((level / "runs").iterdir()):
+                (level / "runs").rmdir()
+    lines = [f"{sha256(path)}  {path.relative_to(folder)}\n" for path in _files(folder)]
+    temporary = folder / f"{CLOSED}.tmp"
+    temporary.write_text("".join(lines), encoding="utf-8")
+    temporary.rename(folder / CLOSED)
+    return len(lines)
+
+
+def verify(folder: Path) -> list[Problem]:
+    """Return what is wrong with the raw files of a round: by its checksums when it is closed, else by those that every
+    measurement holds of its own files."""
+    if (folder / CLOSED).exists():
+        return list(_against_list(folder))
+    problems: list[Problem] = []
+    for level in sorted(path for path in folder.glob("*/c*") if path.is_dir()):
+        runs = sorted((level / "runs").glob("*"))
+        if not (level / "cell.json").exists():
+            if any((run / "cell.json").exists() for run in runs):
+                problems.append(Problem(str((level / "cell.json").relative_to(folder)), "missing"))
+        else:
+            problems += _against_cell(level, folder)
+        for run in runs:
+            if (run / "cell.json").exists():
+                problems += _against_cell(run, folder)
+            else:
+                problems.append(Problem(str(run.relative_to(folder)), "broken_off"))
+    return problems
+
+
+def earlier(folder: Path) -> list[Path]:
+    """Return the run folders that hold an earlier measurement of a level, whole ones only."""
+    found = []
+    for level in sorted(folder.glob("*/c*")):
+        current = _cell(level / "cell.json").get("run_id")
+        found += [run for run in sorted((level / "runs").glob("*")) if run.name != current and (run / "cell.json").exists()]
+    return found
+
+
+def _against_list(folder: Path) -> Iterator[Problem]:
+    stated = {}
+    for line in (folder / CLOSED).read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        stated[name] = digest
+    for name, digest in stated.items():
+        if not (folder / name).is_file():
+            yield Problem(name, "missing")
+        elif sha256(folder / name) != digest:
+            yield Problem(name, "changed")
+    for path in _files(folder):
+        if str(path.relative_to(folder)) not in stated:
+            yield Problem(str(path.relative_to(folder)), "unknown")
+
+
+def _against_cell(level: Path, folder: Path) -> list[Problem]:
+    problems = []
+    cell = _cell(level / "cell.json")
+    if not cell:
+        return [Problem(str((level / "cell.json").relative_to(folder)), "changed")]
+    for name, digest in cell.get("files", {}).items():
+        path = level / name
+        if not path.exists():
+            problems.append(Problem(str(path.relative_to(folder)), "missing"))
+        elif sha256(path) != digest:
+            problems.append(Problem(str(path.relative_to(folder)), "changed"))
+    return problems
+
+
+def _cell(path: Path) -> dict[str, Any]:
+    try:
+        cell: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return cell
+    except (OSError, ValueError):
+        return {}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (CLOSED, f"{CLOSED}.tmp"))

@@ -1,0 +1,83 @@
+"""Rounds from the command line: close one, verify them, print where their reports are or which file stands for a level."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from scripts.harness import config, rounds, wiring
+from scripts.harness.errors import SweepError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0, or 1 when a round is not in order or the request cannot be met."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.rounds", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("close", help="write checksums and close").add_argument("round", nargs="?", default="")
+    commands.add_parser("verify", help="name what is missing or changed").add_argument("round", nargs="?", default="")
+    commands.add_parser("reports", help="print the paths of the reports").add_argument("round", nargs="?", default="")
+    cell = commands.add_parser("cell", help="print the file that stands for one level")
+    for name in ("round", "sweep", "level"):
+        cell.add_argument(name, nargs="?", default="")
+    options = parser.parse_args(argv)
+    root = Path.cwd()
+    try:
+        return {"close": _close, "verify": _verify, "reports": _reports, "cell": _cell}[options.command](root, options)
+    except SweepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _close(root: Path, options: argparse.Namespace) -> int:
+    if not options.round:
+        raise SweepError("no round was named; say: make close ROUND=demo")
+    for folder in rounds.find(root / "results/raw", options.round, wiring.machine_name(root)):
+        print(f"closed {folder.relative_to(root)}: {rounds.close(folder)} files, checksums in SHA256SUMS")
+    return 0
+
+
+def _verify(root: Path, options: argparse.Namespace) -> int:
+    raw = root / "results/raw"
+    if options.round:
+        folders = rounds.find(raw, options.round, wiring.machine_name(root))
+    else:
+        folders = sorted(path for path in raw.glob("*/*") if path.is_dir())
+    bad = 0
+    for folder in folders:
+        name = folder.relative_to(root)
+        problems = rounds.verify(folder)
+        for problem in problems:
+            print(f"{problem.kind.replace('_', ' '):>10}  {name}/{problem.path}")
+        for run in rounds.earlier(folder):
+            print(f"   earlier  {run.relative_to(root)}")
+        wrong = sum(problem.kind != "broken_off" for problem in problems)
+        state = "closed" if (folder / rounds.CLOSED).exists() else "open"
+        print(f"{'in order' if wrong == 0 else 'NOT in order'}: {name} ({state})")
+        bad += wrong
+    if not folders:
+        print("nothing measured yet")
+    return 1 if bad else 0
+
+
+def _reports(root: Path, options: argparse.Namespace) -> int:
+    plan = wiring.load(config.read_yaml(root / "config/config.yaml"), root, options.round or None)
+    for path in wiring.targets(plan, "results/reports/{machine}/{round}/{sweep}/report.html"):
+        if (root / path).exists():
+            print(path)
+    return 0
+
+
+def _cell(root: Path, options: argparse.Namespace) -> int:
+    plan = wiring.load(config.read_yaml(root / "config/config.yaml"), root, options.round or None)
+    sweeps = [s for s in plan.sweeps if s.measurable and (not options.sweep or s.name == options.sweep)]
+    if len(sweeps) != 1:
+        names = ", ".join(f"{s.round}/{s.name}" for s in plan.sweeps if s.measurable) or "none"
+        raise SweepError(f"expected one open sweep of this machine, found {len(sweeps)}; name it with ROUND= and SWEEP= ({names})")
+    if not options.level.isdigit() or int(options.level) not in sweeps[0].levels:
+        levels = ", ".join(map(str, sweeps[0].levels))
+        raise SweepError(f"LEVEL={options.level or '(none)'}: expected one of {levels}")
+    print(f"results/raw/{sweeps[0].path}/c{options.level}/cell.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

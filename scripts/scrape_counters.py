@@ -1,0 +1,25 @@
+"""Read one level's counters from the pages that were scraped around and during its load."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scripts.analysis import counters, schema
+from scripts.harness import rule
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(given: Any, out: Any) -> None:
+    cell = json.loads(Path(given.cell).read_text(encoding="utf-8"))
+    log = Path(given.startup_log).read_text(encoding="utf-8")
+    scrapes, telemetry = schema.read("scrapes", given.scrapes), schema.read("telemetry", given.telemetry)
+    row = counters.of_level(cell, scrapes, log, schema.read("requests", given.requests))
+    schema.write("levels", [row], out.counters)
+    schema.write("gauges", counters.gauges(cell, scrapes, telemetry, row["kv_pool_tokens"]), out.gauges)
+
+
+if __name__ == "__main__":
+    with rule.job(snakemake.log[0]):
+        main(snakemake.input, snakemake.output)

@@ -1,0 +1,66 @@
+"""Compare what was read with the expected values beside a fixture."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+SHARED_CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+
+
+def cases(folder: Path, pattern: str) -> list[Path]:
+    """Return the expectation files of a folder; an empty folder is a failure, not a pass."""
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise AssertionError(f"no {pattern} in {folder}: an empty folder of cases proves nothing")
+    return found
+
+
+def differences(expected: Any, found: Any, tolerance: float, path: str = "") -> list[str]:
+    """Return what differs, as sentences. Objects may hold more than is expected; null is only equal to null; whole
+    numbers must be exact, others agree within ``tolerance``."""
+    if isinstance(expected, dict):
+        if not isinstance(found, dict):
+            return [f"{path}: expected {expected!r}, found {found!r}"]
+        lines = []
+        for key, value in expected.items():
+            if key not in found and value is not None:
+                lines.append(f"{path}.{key}: expected {value!r}, found nothing")
+            else:
+                lines.extend(differences(value, found.get(key), tolerance, f"{path}.{key}"))
+        return lines
+    if isinstance(expected, list):
+        if not isinstance(found, list) or len(found) != len(expected):
+            return [f"{path}: expected {expected!r}, found {found!r}"]
+        pairs = enumerate(zip(expected, found, strict=True))
+        return [line for index, (a, b) in pairs for line in differences(a, b, tolerance, f"{path}[{index}]")]
+    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
+        same = expected == found and type(expected) is type(found)
+    elif isinstance(found, bool) or not isinstance(found, int | float):
+        same = False
+    elif isinstance(expected, int):
+        same = expected == found
+    else:
+        same = math.isclose(expected, found, rel_tol=1e-9, abs_tol=tolerance)
+    return [] if same else [f"{path}: expected {expected!r}, found {found!r}"]
+
+
+def update(path: Path, found: dict[str, Any]) -> bool:
+    """With UPDATE_GOLDEN=1, rewrite the expected values of a fixture from what was read (the same keys), return True.
+
+    The test then fails, so that nobody takes a rewritten expectation for a passed one.
+    """
+    if os.environ.get("UPDATE_GOLDEN") != "1":
+        return False
+    document = json.loads(path.read_text(encoding="utf-8"))
+
+    def refresh(expected: Any, read: Any) -> Any:
+        if isinstance(expected, dict) and isinstance(read, dict):
+            return {key: refresh(value, read.get(key)) for key, value in expected.items()}
+        return read
+
+    document["expected"] = refresh(document["expected"], found)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return True

@@ -1,0 +1,142 @@
+"""Audits A1 to A14: each seen to hold, to fail, and to say what it lacks; a failed one bars what it must."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scripts.analysis import audits
+from scripts.analysis.derive import derive
+from scripts.analysis.finding import Finding
+from tests.unit import analysis_case as case
+
+
+def test_every_audit_of_the_case_holds() -> None:
+    found = case.evaluate(previous=(derive(case.levels(), case.CONTEXT), case.CONTEXT))
+    outcomes = {name: one.outcome for name, one in found.items() if one.kind == "audit"}
+    assert outcomes == {f"A{number}": "holds" for number in range(1, 15)}
+
+
+FAILING: list[tuple[str, pd.DataFrame | None, dict[str, Any] | None]] = [
+    ("A1", case.changed("requests_failed", C4=1), None),
+    ("A1", case.changed("requests_short", C4=1), None),
+    ("A1", case.changed("output_tokens_total", C4=799), None),
+    ("A1", case.changed("prompt_tokens_total", C4=3999), None),
+    ("A1", case.changed("server_generation_tokens", C4=801), None),
+    ("A1", case.changed("requests_ok", C16=0), None),
+    ("A2", None, case.context(client_arguments={"temperature": 0.7})),
+    ("A2", None, case.context(client_log="WARNING: vllm bench serve no longer sets temperature==0 (greedy)")),
+    ("A3", None, case.context(server_arguments={"--enable-prefix-caching": True})),
+    ("A3", case.changed("prefix_hits", C8=12), None),
+    ("A4", case.changed("kv_mean_pct", C8=30.01234), None),
+    ("A5", case.changed("preemptions", C16=3), None),
+    ("A6", case.changed("kv_peak_pct", C8=10.0), None),
+    ("A6", case.changed("kv_peak_pct", C8=60.0), None),
+    ("A6", case.changed("kv_mean_pct", C8=8 * 111.2 / 24), None),
+    ("A7", case.changed("identity_residual_max_ms", C2=3.0), None),
+    ("A8", case.changed("itl_samples", C4=700), None),
+    ("A9", case.changed("e2el_mean_ms", C8=2000.0), None),
+    ("A10", case.changed("tok_per_iter", C1=5.7), None),
+    ("A11", None, case.context(startup={**case.CONTEXT["startup"], "peak_activation_gib": 1.3})),
+    ("A12", case.changed("throttled", C8=True), None),
+    ("A12", case.changed("power_w_mean", C1=130.0), None),
+    ("A12", case.changed("temp_c_mean", C1=60.0), None),
+    ("A14", case.changed("client_cpu_pct", C16=120.0), None),
+    ("A14", case.changed("lost_stamp_frac", C16=0.2), None),
+]
+
+
+@pytest.mark.parametrize(("name", "table", "settings"), FAILING)
+def test_an_audit_that_fails_bars_what_it_names(
+    name: str, table: pd.DataFrame | None, settings: dict[str, Any] | None
+) -> None:
+    found = case.evaluate(table, settings)
+    assert found[name].outcome == "fails"
+    assert found[name].bars == audits.BARS[name]
+    for barred in audits.BARS[name]:
+        assert found[barred].outcome == "not_evaluable"
+        assert found[barred].reason is not None
+        assert found[barred].reason.startswith("barred by")
+        assert name in found[barred].barred_by
+
+
+LACKING: list[tuple[str, pd.DataFrame | None, dict[str, Any] | None, str]] = [
+    ("A1", case.without("requests_failed"), None, "requests_failed"),
+    ("A2", None, case.context(client_arguments=None), "client_arguments.temperature"),
+    ("A3", None, case.context(server_arguments=None), "server_arguments.enable_prefix_caching"),
+    ("A4", case.without("running_mean"), None, "running_mean"),
+    ("A4", None, case.context(startup=None), "startup.kv_pool_tokens"),
+    ("A5", case.without("preemptions"), None, "preemptions"),
+    ("A6", case.without("kv_mean_pct"), None, "kv_mean_pct"),
+    ("A7", case.without("identity_residual_max_ms"), None, "identity_residual_max_ms"),
+    ("A8", case.without("itl_samples"), None, "itl_samples"),
+    ("A9", case.without("e2el_mean_ms", "e2el_p50_ms"), None, "e2el_mean_ms"),
+    ("A10", case.without("tok_per_iter"), None, "tok_per_iter of C=1"),
+    ("A11", None, case.context(memory_total_gib=None), "memory_total_gib and gpu_memory_utilization"),
+    ("A12", case.without("power_w_mean"), None, "power_w_mean"),
+    ("A13", None, None, "the previous round's context"),
+    ("A14", case.without("client_cpu_pct"), None, "client_cpu_pct"),
+]
+
+
+@pytest.mark.parametrize(("name", "table", "settings", "missing"), LACKING)
+def test_an_audit_that_lacks_an_input_names_it(
+    name: str, table: pd.DataFrame | None, settings: dict[str, Any] | None, missing: str
+) -> None:
+    found = case.evaluate(table, settings)[name]
+    assert found.outcome == "not_evaluable"
+    assert missing in found.missing
+    assert found.reason is not None
+    assert missing in found.reason
+    assert found.reason.startswith("cannot be evaluated: ")
+
+
+def test_a_missing_audit_bars_nothing() -> None:
+    found = case.evaluate(case.without("identity_residual_max_ms"))
+    assert found["A7"].outcome == "not_evaluable"
+    assert found["F4"].holds
+
+
+def test_levels_without_inputs_are_named_and_the_rest_judged() -> None:
+    found: Finding = case.evaluate(case.changed("preemptions", C2=None))["A5"]
+    assert found.holds
+    assert found.numbers["levels_unknown"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ({"enable_prefix_caching": False}, False),
+        ({"--enable-prefix-caching": "true"}, True),
+        ({"no_enable_prefix_caching": True}, False),
+        ({"--no-enable-prefix-caching": True}, False),
+        ({}, None),
+    ],
+)
+def test_arguments_are_read_however_they_are_spelled(arguments: dict[str, Any], value: Any) -> None:
+    assert audits.argument({"server_arguments": arguments}, "enable_prefix_caching") is value
+
+
+def test_what_the_startup_log_says_of_prefix_caching_counts() -> None:
+    assert audits.argument({"startup": {"extra": {"enable_prefix_caching": False}}}, "enable_prefix_caching") is False
+
+
+def test_rounded_tables_are_not_failed_for_their_rounding() -> None:
+    table = pd.DataFrame({"C": [1], "running_mean": [1.0], "kv_mean_pct": [4.5], "preemptions": [0]})
+    found = case.evaluate(table)
+    # 1.0 may be 0.95 to 1.05: nothing can be said at this level, and nothing is
+    assert found["A4"].holds
+    assert found["A4"].numbers["unresolved"] == [1]
+    exact = case.evaluate(table.assign(kv_mean_pct=[4.50001]))
+    assert exact["A4"].outcome == "fails"
+
+
+def test_rounds_that_differ_are_told_apart_from_unlike_work() -> None:
+    before = case.context(driver="400.1")
+    found = case.evaluate(previous=(derive(case.levels(), before), before))["A13"]
+    assert found.holds
+    assert found.numbers["differences"] == ["driver driver: 400.1 → 500.10"]
+    unlike = case.context(input_tokens=50)
+    found = case.evaluate(previous=(derive(case.levels(), unlike), unlike))["A13"]
+    assert found.outcome == "fails"
+    assert found.numbers["workload"] == ["workload input_tokens: 50 → 100"]

@@ -1,0 +1,224 @@
+"""Two sweeps side by side: moved or within noise, where the pool went, and no cause that the evidence does not name."""
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scripts.analysis import compare, tables
+from scripts.harness.errors import SweepError
+from tests.unit import analysis_case as case
+
+
+def with_bounds(table: pd.DataFrame, share: float = 0.02) -> pd.DataFrame:
+    """Return the table with a bootstrap interval of +-``share`` on every metric compared."""
+    bounds = {}
+    for name in compare.METRICS:
+        if name in table:
+            values = pd.to_numeric(table[name])
+            bounds[f"{name}_lo"], bounds[f"{name}_hi"] = values * (1 - share), values * (1 + share)
+    return table.assign(**bounds)
+
+
+def side(label: str, factor: float = 1.0, settings: dict[str, Any] | None = None, **more: Any) -> compare.Side:
+    table = case.levels()
+    for name in (
+        "ttft_p50_ms",
+        "ttft_p99_ms",
+        "itl_p50_ms",
+        "itl_p99_ms",
+        "tpot_p50_ms",
+        "e2el_p50_ms",
+        "e2el_mean_ms",
+    ):
+        table[name] *= factor
+    table["output_tok_s"] /= factor
+    return compare.Side(label, with_bounds(table), settings or case.context(), **more)
+
+
+def verdicts(found: compare.Comparison, metric: str) -> list[str]:
+    return [one.verdict for one in found.deltas if one.metric == metric]
+
+
+def test_the_same_sweep_is_within_noise_everywhere() -> None:
+    found = compare.compare(side("a"), side("b", 1.01))
+    assert set(found.levels.values()) == {"within noise"}
+    assert found.attribution.status == "unchanged"
+    assert not [knee for knee in found.knees if knee.moved]
+
+
+def test_a_slower_server_moved_and_the_argument_is_named() -> None:
+    arguments = {**case.CONTEXT["server_arguments"], "threads": 2}
+    slow = case.context(server_arguments={**arguments, "threads": 1})
+    found = compare.compare(side("a", settings=case.context(server_arguments=arguments)), side("b", 2.0, slow))
+    assert set(found.levels.values()) == {"moved"}
+    assert verdicts(found, "output_tok_s") == ["moved"] * 5
+    assert found.attribution.status == "cause"
+    assert found.attribution.sentence == "only one input changed: server threads: 2 → 1"
+    operating = next(knee for knee in found.knees if knee.rule == "operating_point")
+    assert (operating.before, operating.after, operating.moved) == (8, 4, True)
+
+
+def test_the_band_is_the_facing_half_widths_widened_and_not_under_the_drift() -> None:
+    def one(before: float, after: float, low: float, high: float) -> compare.Delta:
+        tables_ = [
+            pd.DataFrame(
+                {"C": [1], "output_tok_s": [value], "output_tok_s_lo": [value - low], "output_tok_s_hi": [value + high]}
+            )
+            for value in (before, after)
+        ]
+        settings = {"input_tokens": 1, "output_tokens": 1}
+        sides = [compare.Side(name, table, settings) for name, table in zip("ab", tables_, strict=True)]
+        return compare.compare(*sides, metrics=("output_tok_s",)).deltas[0]
+
+    # up: the upper half of the first faces the lower half of the second
+    up = one(100, 120, low=8, high=6)
+    assert up.band == pytest.approx(10.0)
+    assert up.verdict == "moved"
+    assert one(100, 109, low=8, high=6).verdict == "within noise"
+    # an interval of nothing still leaves 5% of drift between runs
+    tight = one(100, 104, low=0, high=0)
+    assert tight.band == pytest.approx(5.2)
+    assert tight.verdict == "within noise"
+
+
+def test_more_comparisons_widen_the_band() -> None:
+    narrow = compare.compare(side("a"), side("b", 1.3), metrics=("output_tok_s",))
+    wide = compare.compare(side("a"), side("b", 1.3))
+    bands = [next(one.band for one in found.deltas if one.metric == "output_tok_s") for found in (narrow, wide)]
+    assert all(band is not None for band in bands)
+    assert bands[0] <= bands[1]  # type: ignore[operator]
+
+
+def test_repeats_widen_the_band() -> None:
+    again = case.levels().assign(output_tok_s=lambda table: table["output_tok_s"] * 1.5)
+    plain = compare.compare(side("a"), side("b", 0.8), metrics=("output_tok_s",))
+    repeated = compare.compare(side("a", repeats=(again,)), side("b", 0.8), metrics=("output_tok_s",))
+    assert set(verdicts(plain, "output_tok_s")) == {"moved"}
+    assert set(verdicts(repeated, "output_tok_s")) == {"within noise"}
+    assert repeated.deltas[0].band_from == "bootstrap and repeats"
+
+
+def test_without_an_interval_nothing_is_said_to_have_moved() -> None:
+    bare = compare.Side("bare", case.levels(), case.context())
+    found = compare.compare(side("a"), bare)
+    assert set(found.levels.values()) == {"not evaluable"}
+    assert found.deltas[0].reason == "no bootstrap interval and no repeat of output_tok_s in bare"
+    lacking = compare.Side("lacking", with_bounds(case.without("output_tok_s")), case.context())
+    delta = compare.compare(side("a"), lacking).deltas[0]
+    assert (delta.verdict, delta.delta, delta.reason) == ("not evaluable", None, "output_tok_s is missing in lacking")
+
+
+def test_unlike_work_is_refused_or_said_on_top() -> None:
+    other = side("b", settings=case.context(output_tokens=40))
+    with pytest.raises(SweepError, match=r"a and b did not do the same work.*workload output_tokens: 20 → 40"):
+        compare.compare(side("a"), other)
+    found = compare.compare(side("a"), other, allow_unlike=True)
+    assert [one.line() for one in found.unlike] == ["workload output_tokens: 20 → 40"]
+
+
+def test_only_levels_of_both_sides_are_compared() -> None:
+    short = compare.Side("b", with_bounds(case.levels()[:2]), case.context())
+    assert list(compare.compare(side("a"), short).levels) == [1, 2]
+
+
+def test_several_sweeps_are_compared_with_the_first() -> None:
+    found = compare.compare_all([side("a"), side("b"), side("c", 3.0)])
+    assert [(one.before, one.after) for one in found] == [("a", "b"), ("a", "c")]
+    with pytest.raises(SweepError, match="two sweeps or more"):
+        compare.compare_all([side("a")])
+    with pytest.raises(SweepError, match="different labels"):
+        compare.compare_all([side("a"), side("a")])
+
+
+PUBLISHED = [
+    {
+        "kv_pool_tokens": 86896,
+        "available_kv_gib": 4.64,
+        "weights_plus_non_torch_gib": 15.49,
+        "peak_activation_gib": 1.04,
+    },
+    {
+        "kv_pool_tokens": 120064,
+        "available_kv_gib": 6.41,
+        "weights_plus_non_torch_gib": 14.49,
+        "peak_activation_gib": 0.26,
+    },
+]
+
+
+def test_where_the_published_pool_went() -> None:
+    before, after = ({"startup": one, "memory_total_gib": 23.52, "gpu_memory_utilization": 0.9} for one in PUBLISHED)
+    found = compare.pools(before, after)
+    assert (found["tokens_before"], found["tokens_after"]) == (86896, 120064)
+    assert found["growth_pct"] == pytest.approx(38.17, abs=0.01)
+    assert found["consumed_delta_gib"] == pytest.approx(-1.00)
+    assert found["activation_delta_gib"] == pytest.approx(-0.78)
+    assert found["kv_delta_gib"] == pytest.approx(1.77)
+    assert found["accounted_for"] is True
+    # what was not recorded may have changed too: no cause
+    assert compare.attribute(before, after).status == "confounded"
+
+
+def test_a_pool_change_that_is_not_accounted_for() -> None:
+    odd = {**PUBLISHED[1], "available_kv_gib": 7.0}
+    assert compare.pools(PUBLISHED[0], odd)["accounted_for"] is False
+    assert compare.pools({}, PUBLISHED[1])["accounted_for"] is None
+
+
+def test_several_changes_confound() -> None:
+    after = case.context(
+        driver="600.1", server_arguments={**case.CONTEXT["server_arguments"], "enable_mfu_metrics": True}
+    )
+    found = compare.attribute(case.context(), after)
+    assert found.status == "confounded"
+    assert found.inputs == ("server enable_mfu_metrics", "driver driver")
+    assert found.sentence == (
+        "confounded by server enable_mfu_metrics: (not given) → True; driver driver: 500.10 → 600.1"
+    )
+
+
+def test_one_change_beside_something_unrecorded_is_not_a_cause() -> None:
+    before = case.context(versions=None)
+    found = compare.attribute(before, case.context(driver="600.1"))
+    assert found.status == "confounded"
+    assert found.unrecorded == ("versions",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ({"max-num-seqs": 64}, {"max-num-seqs": "64"}, []),
+        ({"u": 0.9}, {"u": "0.90"}, []),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, ["server a.b: 1 → 2"]),
+        (
+            ["serve", "m", "--x", "1", "--y"],
+            ["serve", "m", "--x=2"],
+            ["server --x: 1 → 2", "server --y: True → (not given)"],
+        ),
+        (["serve", "m"], ["serve", "n", "--z"], ["server word 1: m → n", "server --z: (not given) → True"]),
+    ],
+)
+def test_textual_difference_of_arguments(before: Any, after: Any, lines: list[str]) -> None:
+    found = compare.differences({"server_arguments": before}, {"server_arguments": after})
+    assert [one.line() for one in found] == lines
+
+
+def test_a_comparison_as_json_and_as_a_table() -> None:
+    found = compare.compare(side("a"), side("b", 2.0))
+    document = json.loads(json.dumps(compare.document(found), allow_nan=False))
+    assert document["levels"]["16"] == "moved"
+    assert document["pool"]["growth_pct"] == 0.0
+    assert "derived" not in document
+    table = tables.deltas(found, "zh")
+    assert "变了" in set(table.text["verdict"])
+    assert table.text["metric"][0] == "输出 tok/s"
+
+
+def test_a_machine_without_a_gpu_has_no_driver_to_record() -> None:
+    settings = case.context(driver=None, gpu=None, devices=["CPU B"], host={"gpus": []})
+    assert compare.unrecorded(settings, settings) == ()
+    assert compare.unrecorded(case.context(driver=None), case.context()) == ("driver",)
+    slower = {**settings, "server_arguments": {**case.CONTEXT["server_arguments"], "threads": 1}}
+    assert compare.attribute(settings, slower).status == "cause"

@@ -1,0 +1,102 @@
+"""Closing and verifying a round: every file that is missing or changed is named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.harness import rounds
+from scripts.harness.errors import SweepError
+from scripts.harness.rounds import Problem
+
+
+def level(round_folder: Path, name: str, run_id: str, text: str = "rows") -> Path:
+    run = round_folder / "s" / name / "runs" / run_id
+    run.mkdir(parents=True)
+    (run / "requests.parquet").write_text(text)
+    files = rounds.digests(run, ("requests.parquet", "chunks.parquet"))
+    assert set(files) == {"requests.parquet"}
+    (run / "cell.json").write_text(json.dumps({"run_id": run_id, "files": files}))
+    for file in run.iterdir():
+        target = round_folder / "s" / name / file.name
+        target.unlink(missing_ok=True)
+        target.hardlink_to(file)
+    return round_folder / "s" / name
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "raw/machine/demo"
+    level(made, "c1", "run-1")
+    level(made, "c2", "run-2", "first")
+    level(made, "c2", "run-3", "second")
+    (made / "machine.json").write_text("{}")
+    return made
+
+
+def test_an_open_round_in_order_has_no_problem_and_shows_the_earlier_measurement(folder: Path) -> None:
+    assert rounds.verify(folder) == []
+    assert rounds.earlier(folder) == [folder / "s/c2/runs/run-2"]
+    assert (folder / "s/c2/runs/run-2/requests.parquet").read_text() == "first"
+    assert (folder / "s/c2/requests.parquet").read_text() == "second"
+
+
+def test_an_open_round_names_what_is_missing_changed_and_broken_off(folder: Path) -> None:
+    (folder / "s/c1/requests.parquet").unlink()
+    (folder / "s/c2/runs/run-2/requests.parquet").write_text("other")
+    (folder / "s/c2/cell.json").unlink()
+    (folder / "s/c4/runs/run-9").mkdir(parents=True)
+    assert set(rounds.verify(folder)) == {
+        Problem("s/c1/requests.parquet", "missing"),
+        Problem("s/c2/runs/run-2/requests.parquet", "changed"),
+        Problem("s/c2/cell.json", "missing"),
+        Problem("s/c4/runs/run-9", "broken_off"),
+    }
+
+
+def test_closing_keeps_earlier_runs_and_drops_doubles(folder: Path) -> None:
+    count = rounds.close(folder)
+    assert not (folder / "s/c1/runs").exists()
+    assert (folder / "s/c2/runs/run-2/requests.parquet").read_text() == "first"
+    assert not (folder / "s/c2/runs/run-3").exists()
+    listed = (folder / rounds.CLOSED).read_text().splitlines()
+    assert len(listed) == count == 7
+    assert rounds.verify(folder) == []
+
+
+def test_a_closed_round_names_every_file_that_is_missing_changed_or_new(folder: Path) -> None:
+    rounds.close(folder)
+    (folder / "machine.json").write_text("{ }")
+    (folder / "s/c1/requests.parquet").unlink()
+    (folder / "s/c1/notes.txt").write_text("x")
+    assert set(rounds.verify(folder)) == {
+        Problem("machine.json", "changed"),
+        Problem("s/c1/requests.parquet", "missing"),
+        Problem("s/c1/notes.txt", "unknown"),
+    }
+
+
+def test_a_round_is_closed_once_and_only_when_it_is_in_order(folder: Path) -> None:
+    (folder / "s/c1/requests.parquet").unlink()
+    with pytest.raises(SweepError, match=r"s/c1/requests.parquet \(missing\)"):
+        rounds.close(folder)
+    assert not (folder / rounds.CLOSED).exists()
+    level(folder, "c1", "run-5")
+    rounds.close(folder)
+    with pytest.raises(SweepError, match="closed already"):
+        rounds.close(folder)
+
+
+def test_an_empty_round_cannot_be_closed(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="no measured level"):
+        rounds.close(tmp_path)
+
+
+def test_a_round_is_found_here_elsewhere_or_not_at_all(tmp_path: Path) -> None:
+    for name in ("here/a", "there/a", "there/b"):
+        (tmp_path / name).mkdir(parents=True)
+    assert rounds.find(tmp_path, "a", "here") == [tmp_path / "here/a"]
+    assert rounds.find(tmp_path, "b", "here") == [tmp_path / "there/b"]
+    assert rounds.find(tmp_path, "there/a", "here") == [tmp_path / "there/a"]
+    with pytest.raises(SweepError, match="here/a, there/a, there/b"):
+        rounds.find(tmp_path, "c", "here")

@@ -1,0 +1,407 @@
+"""The startup-log door: boots, ranks, data-parallel engines, failures, and what it must never do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.harness.errors import SweepError
+from scripts.harness.startup_log import __main__ as door
+from scripts.harness.startup_log import detect_engine, explain, read
+from scripts.harness.startup_log.common import clean, make_line, redact, relevant_lines
+from scripts.harness.startup_log.literals import settings
+
+LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
+
+
+def fixture(name: str) -> str:
+    return (LOGS / f"{name}.log").read_bytes().decode("utf-8")
+
+
+# -- what is not printed ------------------------------------------------------------------------------------------
+
+
+def test_an_empty_log_says_nothing() -> None:
+    record = read("")
+    assert record["engine"] is None
+    assert record["kv_cache_tokens"] is None
+    assert record["outcome"] is None
+
+
+def test_a_log_of_something_else_says_nothing() -> None:
+    assert read("Hello\nworld 42 tokens\n")["engine"] is None
+
+
+def test_zero_and_negative_numbers_are_values() -> None:
+    record = read(
+        "INFO 01-01 00:00:00 [executor_base.py:111] # cuda blocks: 0, # CPU blocks: 512\n"
+        "INFO 01-01 00:00:00 [worker.py:1] model weights take 6.10GiB; non_torch_memory takes 0.00GiB; PyTorch "
+        "activation peak memory takes 3.00GiB; the rest of the memory reserved for KV Cache is -1.25GiB.\n"
+        "INFO 01-01 00:00:00 [executor_base.py:116] Maximum concurrency for 4096 tokens per request: 0.00x\n"
+    )
+    assert record["extra"]["num_gpu_blocks"] == 0
+    assert record["kv_cache_gib"] == -1.25
+    assert record["non_torch_gib"] == 0.0
+    assert record["max_concurrency_x"] == 0.0
+
+
+def test_broken_bytes_and_wrapped_lines_are_read() -> None:
+    data = b"\xff\xfe GPU KV cache size: 12,345\n tokens\nMaximum concurrency for 1,000 tokens per\nrequest: 12.35x\n"
+    record = read(data.decode("utf-8", errors="replace"), "vllm")
+    assert record["kv_cache_tokens"] == 12345
+    assert record["max_concurrency_x"] == 12.35
+
+
+def test_the_usage_line_is_no_pool() -> None:
+    record = read(
+        "(APIServer pid=1) INFO 05-14 08:39:13 [loggers.py:271] Engine 000: Avg prompt throughput: 1.5 tokens/s, Avg "
+        "generation throughput: 19.3 tokens/s, Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%\n"
+    )
+    assert record["kv_cache_tokens"] is None
+    assert record["outcome"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GPU KV cache size: lots of tokens",
+        "Available KV cache memory: unlimited",
+        "Maximum concurrency for 5 pages per request: 3x",
+        "INFO 01-01 00:00:00 [x.py:1] # cuda blocks: many",
+    ],
+)
+def test_an_unknown_shape_is_an_error_that_quotes_the_line(line: str) -> None:
+    with pytest.raises(SweepError) as caught:
+        read(f"first\n{line}\n", "vllm", "boot.log")
+    assert line in str(caught.value)
+    assert "boot.log:2" in str(caught.value)
+
+
+def test_source_code_in_a_traceback_is_no_statement() -> None:
+    text = '  logger.info("GPU KV cache size: %s tokens", n)\n  raise ValueError(f"Available KV cache memory: {x}")\n'
+    assert read(text, "vllm")["kv_cache_tokens"] is None
+
+
+# -- ranks, engines, boots ------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_never_summed_and_engines_are() -> None:
+    record = read(fixture("vllm-0.11-dp2-docker"))
+    assert record["kv_cache_tokens"] == 271040 + 268816
+    assert [entry["kv_cache_tokens"] for entry in record["engines"]] == [271040, 268816]
+    assert [entry["kv_cache_gib"] for entry in record["engines"]] == [41.36, 41.02]
+    ranks = read(fixture("vllm-0.8.4-tp4-ranks-differ"))
+    assert ranks["kv_cache_tokens"] == 450928
+    assert ranks["ranks"]["tensor_parallel"] == 4
+
+
+def test_engines_without_tags_are_told_apart_by_the_config() -> None:
+    config = (
+        "INFO 05-05 05:00:00 [core.py:61] Initializing a V1 LLM engine (v0.8.5) with config: model='m', "
+        "tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=2, seed={}\n"
+    )
+    text = config.format(0) + config.format(1)
+    text += "INFO 05-05 05:01:00 [kv_cache_utils.py:634] GPU KV cache size: 1,600 tokens\n"
+    text += "INFO 05-05 05:01:00 [kv_cache_utils.py:634] GPU KV cache size: 1,440 tokens\n"
+    record = read(text)
+    assert record["kv_cache_tokens"] == 3040
+    assert record["boots_in_file"] == 1
+    assert record["num_gpus"] == 2
+
+
+def test_the_last_boot_wins_and_nothing_is_mixed() -> None:
+    text = fixture("vllm-0.22-consumed-account") + fixture("vllm-0.10.1-colours-crlf")
+    record = read(text)
+    alone = read(fixture("vllm-0.10.1-colours-crlf"))
+    for key in (
+        "engine_version",
+        "kv_cache_tokens",
+        "kv_cache_gib",
+        "activation_gib",
+        "consumed_gib",
+        "cuda_graph_gib",
+    ):
+        assert record[key] == alone[key]
+    assert record["boots_in_file"] == 2
+
+
+def test_every_boot_of_ours_survives_being_appended_to_another() -> None:
+    first = fixture("vllm-0.12-pp2-tp2")
+    for name in ("vllm-0.4.3-ray-tp2", "vllm-0.16-auto-fit-swa", "vllm-0.29-cpu-auto", "vllm-0.11-dp2-docker"):
+        appended, alone = read(first + fixture(name)), read(fixture(name))
+        for key in (
+            "engine_version",
+            "kv_cache_tokens",
+            "kv_cache_gib",
+            "max_concurrency_x",
+            "weights_gib",
+            "num_gpus",
+        ):
+            assert appended[key] == alone[key], (name, key)
+
+
+def test_the_draft_model_is_not_the_model() -> None:
+    record = read(fixture("llama-2026-rocm-4streams-draft"))
+    assert record["kv_cache_tokens"] == 32768
+    assert record["extra"]["draft_kv_mib"] == 64.0
+
+
+@pytest.mark.parametrize(
+    ("streams", "tokens"), [("4/4 seqs", 4096), ("4/1 seqs", 1024), ("4 seqs", 1024), ("1/ 1 seqs", 1024)]
+)
+def test_cells_count_per_stream(streams: str, tokens: int) -> None:
+    line = f"llama_kv_cache: size = 64.00 MiB ( 1024 cells,  32 layers,  {streams}), "
+    line += "K (f16): 32.00 MiB, V (f16): 32.00 MiB"
+    assert read(line)["kv_cache_tokens"] == tokens
+
+
+def test_recurrent_state_is_not_kv_cache() -> None:
+    record = read(
+        "llama_kv_cache: size = 64.00 MiB ( 1024 cells,  8 layers,  1/1 seqs), K (f16): 32.00 MiB, V (f16): 32.00 MiB\n"
+        "llama_memory_recurrent:      CUDA0 RS buffer size =   149.62 MiB\n"
+        "llama_memory_recurrent: size =  149.62 MiB (     1 cells,  48 layers,  1 seqs  0 rs_seq), "
+        "R (f32):   9.62 MiB, S (f32):  140.00 MiB, P (f32): 0.00 MiB\n"
+    )
+    assert record["extra"]["kv_mib_total"] == 64.0
+    assert record["extra"]["recurrent_mib"] == 149.62
+
+
+# -- settings and secrets -------------------------------------------------------------------------------------------
+
+
+def test_settings_with_object_reprs_and_a_forgotten_comma() -> None:
+    found = settings("model='a', c=C(x=1, y=[2, 3]), chunked_prefill_enabled=False multi_step=True, d={'e': <F.G: 0>}")
+    assert found["model"] == "a"
+    assert found["c"] == "C(x=1, y=[2, 3])"
+    assert found["chunked_prefill_enabled"] is False
+    assert found["multi_step"] is True
+    assert found["d"] == "{'e': <F.G: 0>}"
+
+
+def test_secrets_are_never_kept() -> None:
+    for name in ("vllm-v1-json-file-driver", "vllm-0.16-auto-fit-swa", "vllm-0.6.2-no-gib"):
+        whole = json.dumps(read(fixture(name)))
+        for secret in ("s3cr3t", "hf_abcdefghijklmnopqrstuv", "very-secret"):
+            assert secret not in whole
+    assert redact("--api-key abc123 --port 80") == "--api-key *** --port 80"
+    assert "***" in redact("Namespace(api_key='abc', port=80)")
+    assert redact("max_num_batched_tokens=8192") == "max_num_batched_tokens=8192"
+    assert read(fixture("vllm-0.16-auto-fit-swa"))["arguments"]["kv_cache_dtype"] == "fp8"
+
+
+def test_suggestions_say_what_they_mean() -> None:
+    first, second = read(fixture("vllm-0.30-one-line-suggestion"))["kv_cache_memory_suggestions"]
+    assert first["flag"] == "--kv-cache-memory-bytes"
+    assert (first["bytes"], second["bytes"]) == (18446744064, 24000000000)
+    assert "gpu_memory_utilization" in first["meaning"]
+    assert "free" in second["meaning"]
+
+
+def test_backend_caching_and_prefill_are_read() -> None:
+    record = read(fixture("vllm-0.10.1-colours-crlf"))
+    assert record["attention_backend"] == "Flash Attention"
+    assert record["prefix_caching"] is True
+    assert record["chunked_prefill"] is True
+    assert read(fixture("vllm-0.16-auto-fit-swa"))["attention_backend"] == "FLASHINFER"
+
+
+def test_every_number_can_be_traced_to_its_line() -> None:
+    record = read(fixture("vllm-0.10.2-account"))
+    quoted = record["lines"]["kv_cache_gib"]
+    assert "9.07 GiB" in quoted["text"]
+    assert fixture("vllm-0.10.2-account").split("\n")[quoted["line"] - 1].startswith("(Worker_TP0 pid=410)")
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_the_cause_is_named_not_its_consequence() -> None:
+    found = explain(fixture("vllm-oom-load-other-process"), 1, "vllm")
+    assert found["code"] == "cuda_out_of_memory"
+    assert found["kind"] == "out_of_memory"
+    assert found["phase"] == "load"
+    assert "40.10 GiB" in found["sentence"]
+    assert "nvidia-smi" in found["advice"]
+    assert "torch.OutOfMemoryError" in found["lines"][0]
+
+
+@pytest.mark.parametrize(
+    ("frame", "phase", "word"),
+    [
+        ("in profile_run", "profiling", "--max-num-batched-tokens"),
+        ("in capture_model", "graph_capture", "--enforce-eager"),
+        ("in _allocate_kv_cache_tensors", "kv_cache", "--gpu-memory-utilization"),
+        ("in create_weights", "load", "quantised"),
+    ],
+)
+def test_out_of_memory_says_when_and_what_to_change(frame: str, phase: str, word: str) -> None:
+    log = (
+        f'(EngineCore pid=4) ERROR 01-01 00:00:00 [core.py:1]   File "/v/runner.py", line 1, {frame}\n'
+        "(EngineCore pid=4) ERROR 01-01 00:00:00 [core.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried to "
+        "allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.10 GiB is free.\n"
+    )
+    found = explain(log, 1, "vllm")
+    assert found["phase"] == phase
+    assert word in found["advice"]
+    assert "2.00 GiB" in found["sentence"]
+
+
+def test_a_pool_too_small_names_a_length_that_fits() -> None:
+    found = explain(fixture("vllm-kv-too-small-new-wording"), 1, "vllm")
+    assert found["kind"] == "context_exceeds_pool"
+    assert found["numbers"]["suggested"] == {"flag": "--max-model-len", "value": 30720}
+    assert "30720" in found["advice"]
+    without = (
+        "ValueError: To serve at least one request with the model's max seq len (10000), (4.0 GiB KV cache is needed, "
+        "which is larger than the available KV cache memory (1.0 GiB). Try increasing `gpu_memory_utilization`."
+    )
+    assert explain(without, 1, "vllm")["numbers"]["suggested"]["value"] == 2496
+    old = (
+        "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens that can be stored in "
+        "KV cache (3008). Try increasing `gpu_memory_utilization`."
+    )
+    assert explain(old, 1, "vllm")["numbers"]["suggested"]["value"] == 3008
+
+
+def test_another_process_on_the_card_names_a_share_that_fits() -> None:
+    found = explain(fixture("vllm-free-memory-below-requested"), 1, "vllm")
+    assert found["kind"] == "other_process_on_gpu"
+    assert "22.08 GiB" in found["sentence"]
+    assert found["numbers"]["suggested"] == {"flag": "--gpu-memory-utilization", "value": 0.43}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("OSError: [Errno 98] Address already in use", "port_taken"),
+        ("RuntimeError: No CUDA GPUs are available", "no_gpu"),
+        ("RuntimeError: Failed to infer device type", "no_gpu"),
+        ("huggingface_hub.errors.RepositoryNotFoundError: 404", "model_not_found"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: incomplete", "model_file_corrupt"),
+        ("PermissionError: [Errno 13] Permission denied: '/root/.cache'", "permission_denied"),
+        ("ModuleNotFoundError: No module named 'vllm'", "missing_dependency"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "unsupported_hardware"),
+        (
+            "ValueError: Model architectures ['FooForCausalLM'] are not supported for now. Supported: []",
+            "unsupported_model",
+        ),
+        ("vllm serve: error: unrecognized arguments: --max-modle-len 5", "invalid_configuration"),
+        (
+            "AssertionError: Error in memory profiling. Initial free memory 3.00 GiB, current free memory 5.00 GiB.",
+            "memory_profiling_race",
+        ),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.00 GiB.", "out_of_memory"),
+    ],
+)
+def test_vllm_failures_have_their_kind(line: str, kind: str) -> None:
+    found = explain(f"INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version 0.9.1\n{line}\n", 1, "vllm")
+    assert found["kind"] == kind
+    assert line in found["lines"]
+    assert found["advice"]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080", "port_taken"),
+        ("gguf_init_from_file: failed to open GGUF file '/m/none.gguf' (No such file or directory)", "model_not_found"),
+        ("gguf_init_from_file_ptr: invalid magic characters: 'PK', expected 'GGUF'", "model_file_corrupt"),
+        ("llama_model_load: error loading model: unknown model architecture: 'abc'", "unsupported_model"),
+        ("error: invalid argument: --foo", "invalid_configuration"),
+        ("ggml_cuda_compute_forward: CUDA error: no kernel image is available for execution", "unsupported_hardware"),
+        ("./llama-server: error while loading shared libraries: libcuda.so.1: cannot open", "missing_dependency"),
+    ],
+)
+def test_llama_failures_have_their_kind(line: str, kind: str) -> None:
+    found = explain(f"build: 1 (abc) with cc\n{line}\nmain: exiting due to model loading error\n", 1, "llama_cpp")
+    assert found["kind"] == kind
+    assert found["lines"][0] == line
+
+
+def test_warnings_and_advice_are_no_failure() -> None:
+    record = read(
+        'WARNING 01-01 00:00:00 [_custom_ops.py:20] Failed to import vllm._C with ModuleNotFoundError("No module")\n'
+        "INFO 01-01 00:00:00 [model_runner.py:1] If out-of-memory error occurs during cudagraph capture, …\n"
+        "Application startup complete.\n"
+    )
+    assert record["outcome"] == "ok"
+    assert record["reason"] is None
+
+
+def test_an_ordinary_stop_is_no_failure_and_a_death_is() -> None:
+    assert read(fixture("vllm-stopped-by-request"))["outcome"] == "ok"
+    died = read(fixture("vllm-core-killed-after-ready"))
+    assert died["outcome"] == "failed"
+    assert died["failure"]["kind"] == "engine_core_died"
+    assert "after it was up" in died["failure"]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("returncode", "code"),
+    [
+        (-9, "killed"),
+        (137, "killed"),
+        (-15, "terminated"),
+        (139, "crashed"),
+        (127, "command_not_found"),
+        (3, "unknown"),
+    ],
+)
+def test_without_a_cause_the_exit_status_speaks(returncode: int, code: str) -> None:
+    found = explain("loading\nstill loading\n", returncode)
+    assert found["code"] == code
+    assert found["lines"] == ["loading", "still loading"]
+
+
+def test_explain_never_raises_for_an_unknown_shape() -> None:
+    text = "GPU KV cache size: lots\nRuntimeError: No CUDA GPUs are available\n"
+    assert explain(text, 1, "vllm")["code"] == "no_gpu"
+
+
+# -- the door -------------------------------------------------------------------------------------------------------
+
+
+def test_the_door_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main([str(LOGS / "vllm-0.25-fixed-pool.log")]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["kv_cache_gib"] == 3.0
+    assert record["gpu_memory_utilization"] is None
+    assert door.main([str(LOGS / "vllm-model-not-found.log"), "--engine", "vllm", "--explain"]) == 0
+    assert json.loads(capsys.readouterr().out)["code"] == "model_not_found"
+
+
+def test_the_door_fails_with_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert door.main([str(tmp_path / "none.log")]) == 2
+    assert "error: cannot read" in capsys.readouterr().err
+    assert door.main([str(LOGS / "vllm-unknown-pool-line.log")]) == 1
+    assert "12.5 Ktok" in capsys.readouterr().err
+    assert door.main([str(LOGS / "vllm-unknown-pool-line.log"), "--engine", "sqlite"]) == 1
+    assert "sqlite" in capsys.readouterr().err
+
+
+# -- the parts ------------------------------------------------------------------------------------------------------
+
+
+def test_engines_are_found_out() -> None:
+    assert detect_engine(fixture("vllm-0.2.6-a10-blocks")) == "vllm"
+    assert detect_engine(fixture("llama-2023-11-vram-model")) == "llama_cpp"
+    assert detect_engine("nothing of the kind") is None
+
+
+def test_cleaning_and_prefixes() -> None:
+    assert clean("\x1b[1;36ma\x1b[0;0m\r\nb\rc") == "a\nb\nc"
+    line = make_line(3, "(EngineCore_DP1 pid=20) (Worker_TP0 pid=21) ERROR 01-01 00:00:00 [x.py:1] hello")
+    assert line.engine_index == 1
+    assert line.process == "Worker_TP0||21"
+    assert line.level == "ERROR"
+    assert make_line(1, "2026 | INFO | stdout | ValueError: x").level is None
+
+
+def test_only_lines_with_a_trigger_are_kept_and_repeated_ones_once() -> None:
+    text = "a\nx 1\nb\nr\nr\nr\nx 2\nr\n"
+    assert [(line.number, line.text) for line in relevant_lines(text, ["x"], ["r"])] == [
+        (2, "x 1"),
+        (4, "r"),
+        (7, "x 2"),
+        (8, "r"),
+    ]
