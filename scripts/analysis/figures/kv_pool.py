@@ -135,6 +135,7 @@ def draw(
         note = words("kv_pool.pool", pool=style.number(pool, 0), request=style.number(request, 0))
     else:
         note = words("kv_pool.unknown_pool")
+    notes = [note, *style.invalid_note(reasons, words)]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 
 
