@@ -1,6 +1,7 @@
 """What the rules look up: the plan, targets, parameters and the modules a computation depends on."""
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -25,7 +26,16 @@ def load(config: Mapping[str, Any], root: Path, round_name: str | None = None) -
     """Resolve the configuration for this machine; ``round_name`` takes the place of the configured rounds."""
     if round_name is not None:
         config = {**config, "rounds": [round_name]}
+    check_writable(root)
     return planning.load(config, root, machine_name(root, config))
+
+
+def check_writable(root: Path) -> None:
+    """Raise SweepError when nothing could be written where results and logs go."""
+    for name in ("results", "logs"):
+        folder = root / name if (root / name).exists() else root
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise SweepError(f"{folder} is not writable for you; give yourself write permission there, or use a copy of the project")
 
 
 def machine_name(root: Path, config: Mapping[str, Any] | None = None) -> str:

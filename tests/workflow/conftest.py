@@ -70,8 +70,7 @@ class Project:
 
     def jobs(self, *arguments: str) -> dict[str, int]:
         """Return the job counts of a dry run."""
-        done = self.run("--dry-run", "--quiet", "all", *arguments, "all")
-        done = self.run("--dry-run", *arguments, "all")
+        done = self.run("all", "--dry-run", *arguments)
         assert done.returncode == 0, done.stdout
         counts: dict[str, int] = {}
         table = done.stdout.partition("Job stats:")[2].partition("\ntotal")[0]
@@ -119,9 +118,8 @@ class Project:
         return found
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    root = tmp_path / "project"
+def make(root: Path) -> Project:
+    """Return a fresh project in ``root``, set up for the small round."""
     root.mkdir()
     for part in PARTS:
         source = ROOT / part
@@ -132,6 +130,38 @@ def project(tmp_path: Path) -> Iterator[Project]:
     made = Project(root)
     made.configure(rounds=["small"])
     made.round(ROUND)
-    yield made
-    for left in made.processes():
+    return made
+
+
+def end(project: Project) -> None:
+    for left in project.processes():
         left.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A fresh project."""
+    made = make(tmp_path / "project")
+    yield made
+    end(made)
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project whose small round was measured and reported on, once for all tests: do not change it."""
+    made = make(tmp_path_factory.mktemp("measured") / "project")
+    done = made.run("all")
+    assert done.returncode == 0, done.stdout
+    assert made.gone(10.0) == []
+    yield made
+    end(made)
+
+
+@pytest.fixture
+def measured(original: Project, tmp_path: Path) -> Iterator[Project]:
+    """A copy of the measured project."""
+    root = tmp_path / "project"
+    shutil.copytree(original.root, root)
+    made = Project(root)
+    yield made
+    end(made)
