@@ -44,7 +44,6 @@ def draw(name: str, members: Sequence[Member], language: str = "en") -> Figure:
         figure: Figure = {"tradeoff": _tradeoff, "scaling": _scaling, "itl_split": _itl_split, "kv_pool": _kv_pool}[
             name
         ](useful, words, title)
-        figure.draw_without_rendering()
         return figure
 
 
