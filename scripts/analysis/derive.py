@@ -70,13 +70,17 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     memory = kv.memory_of(context.get("startup"), context)
     limits = Thresholds.of(context)
     has_steady = any(name.startswith("steady_") for name in levels.columns)
-    _derive_server(rows, cost, memory)
+    _derive_server(rows, cost, memory, limits)
     for prefix in ("", "steady_") if has_steady else ("",):
         _derive_client(rows, cost, prefix)
     source = _derive_utilization(rows, cost, str(context.get("engine")))
     sweep = _sweep(rows, context, cost, memory, limits)
     sweep["utilization_from"] = source
-    sweep["steady"] = _knees(rows, context, limits, "steady_") if has_steady else None
+    sweep["steady"] = None
+    if has_steady:
+        sweep["steady"] = _knees(rows, context, limits, "steady_")
+        sweep["steady"]["crossing"] = _crossing(rows, "steady_")
+        sweep["steady"]["stall_crossings"] = _stall_crossings(rows, cost, "steady_")
     frame = pd.DataFrame(rows)
     for name in frame.columns:
         if name not in (*TEXT_COLUMNS, "C", "failed") and all(
@@ -223,7 +227,7 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
         before = row
 
 
-def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> None:
+def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None, limits: Thresholds) -> None:
     """Add what follows from the server's counters, the pool and the model's shape."""
     pool = memory.kv_pool_tokens if memory else None
     printed = rounded_for_print(get(row, "kv_mean_pct") for row in rows)
@@ -231,16 +235,22 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
         level, running = row["C"], get(row, "running_mean")
         brought = get(row, "kv_reconciled_pct")
         reconciled = kv.reconciled_pct(cost, pool, running)
-        agreed = kv.reconcile(cost, memory, running, get(row, "kv_mean_pct"), printed)
+        share = ratio(get(row, "ttft_p50_ms"), get(row, "e2el_p50_ms"))
+        long_prefill = share if share is not None and 100 * share >= limits.ttft_share_pct else None
+        agreed = kv.reconcile(
+            cost, memory, running, get(row, "kv_mean_pct"), printed=printed, prefill_share=long_prefill
+        )
         out = {
             "mfu_pct": percent(times(get(row, "tflop_s"), 1e12), cost.peak_flops),
             "mbu_pct": percent(times(get(row, "read_gb_s"), 1e9), cost.peak_bytes_s),
             "kv_upper_bound_pct": kv.upper_bound_pct(cost, pool, level),
             "kv_reconciled_pct": reconciled,
+            "kv_reconciled_blocks_pct": kv.reconciled_blocks_pct(cost, memory, running),
             "running_mean_refined": ratio(times(first(brought, reconciled), pool, 0.01), cost.mean_context),
             "kv_deviation_pct": agreed.deviation_pct,
-            "kv_unexplained_pct": agreed.off_by(),
-            "kv_rounding_pct": agreed.slack_pct if agreed.deviation_pct is not None else None,
+            "kv_residual_pct": agreed.residual_pct,
+            "kv_unexplained_pct": agreed.unexplained_pct,
+            "kv_rounding_pct": agreed.uncertain_pct if agreed.deviation_pct is not None else None,
             "roofline_floor_ms": roofline.floor_ms(cost, level),
             "roofline_floor_at_running_mean_ms": roofline.floor_ms(cost, running),
             "predicted_decode_step_ms": predict.decode_step_ms(cost, level),
@@ -377,7 +387,6 @@ def _sweep(
     top: dict[str, Any] = alive[-1] if alive else {}
     pool = memory.kv_pool_tokens if memory else None
     previous = kv.memory_of(context.get("previous_round_startup"), context)
-    cross = roofline.crossing(levels, [get(row, "mbu_pct") for row in rows], [get(row, "mfu_pct") for row in rows])
     preempted = [get(row, "preemptions") for row in rows if not row["failed"] or get(row, "preemptions") is not None]
     bound = get(top, "kv_upper_bound_pct")
     hit = _kv_wall(bound, preempted)
@@ -392,17 +401,8 @@ def _sweep(
             "first": alive[0]["C"] if alive else None,
             "top": top.get("C"),
             "kv_wall": hit,
-            "crossing": {
-                "status": cross.status,
-                "C": cross.level,
-                "pct": cross.pct,
-                "log2_interpolation": cross.level,
-                "linear_interpolation": cross.linear_level,
-                "pct_exact": cross.pct,
-                "between": list(cross.between) if cross.between else None,
-                "side": cross.side,
-                "count": cross.count,
-            },
+            "crossing": _crossing(rows, ""),
+            "stall_crossings": _stall_crossings(rows, cost, ""),
             "cap": {
                 "true": cap,
                 "floored": None if cap is None else math.floor(cap),
@@ -462,6 +462,42 @@ def _kv_wall(bound: float | None, preempted: Sequence[float | None]) -> bool | N
     return None if bound is None or any(count is None for count in preempted) else False
 
 
+def _crossing(rows: Rows, prefix: str) -> dict[str, Any]:
+    """Return where MBU and MFU meet, under the names of the published data."""
+    levels = [row["C"] for row in rows]
+    found = roofline.crossing(
+        levels, [get(row, f"{prefix}mbu_pct") for row in rows], [get(row, f"{prefix}mfu_pct") for row in rows]
+    )
+    return {
+        "status": found.status,
+        "C": found.level,
+        "pct": found.pct,
+        "log2_interpolation": found.level,
+        "linear_interpolation": found.linear_level,
+        "pct_exact": found.pct,
+        "between": list(found.between) if found.between else None,
+        "side": found.side,
+        "count": found.count,
+    }
+
+
+def _stall_crossings(rows: Rows, cost: predict.Cost, prefix: str) -> dict[str, Any]:
+    """Return, for p99, p90 and p50, where the share of stalled intervals passes 1, 10 and 50%.
+
+    There the percentile jumps from an ordinary interval to a stall, whatever the server does: ``expected_C`` for a
+    closed loop whose streams are spread, ``measured_C`` by the measured share.
+    """
+    from scripts.analysis import stalls
+
+    if cost.output_tokens is None:
+        return {}
+    shares = {row["C"]: _client(row, "stall_share_pct", prefix) for row in rows}
+    return {
+        name: {"share_pct": 100 * one.share, "expected_C": one.expected_concurrency, "measured_C": one.measured_level}
+        for name, one in stalls.crossing_levels(shares, cost.output_tokens).items()
+    }
+
+
 def _operating_neighbours(alive: Rows, level: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the operating level's row and the next level's; empty ones where there is none."""
     place = next((index for index, row in enumerate(alive) if row["C"] == level), None)
@@ -498,7 +534,7 @@ def _kv_cap(rows: Rows, cost: predict.Cost, pool: float | None, limits: Threshol
     alive = [row for row in rows if not row["failed"]]
     top: dict[str, Any] = alive[-1] if alive else {}
     judged = [row for row in rows if get(row, "kv_deviation_pct") is not None]
-    # printed digits can hide more than the alarm at a small level: such a level decides nothing and is named
+    # printed digits or a long prefill can hide more than the alarm: such a level decides nothing and is named
     firm = [row for row in judged if (get(row, "kv_rounding_pct") or 0.0) < limits.kv_alarm_pct]
     points = [
         abs(gap) for row in judged if (gap := minus(get(row, "kv_reconciled_pct"), get(row, "kv_mean_pct"))) is not None
@@ -508,7 +544,7 @@ def _kv_cap(rows: Rows, cost: predict.Cost, pool: float | None, limits: Threshol
         off for row in rows if (off := growth_pct(times(single, row["C"]), get(row, "kv_mean_pct"))) is not None
     ]
     found = {
-        "reconcile_max_deviation_pct": max((abs(row["kv_deviation_pct"]) for row in firm), default=None),
+        "reconcile_max_deviation_pct": max((row["kv_residual_pct"] for row in firm), default=None),
         "reconcile_max_abs_points": max(points, default=None),
         "reconcile_unresolved_levels": [row["C"] for row in judged if row not in firm],
         "against_level_max_deviation_pct": max((abs(off) for off in per_level), default=None),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from scripts.analysis import audits
-from scripts.analysis.audits import Case, argument
+from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, setting
 from scripts.analysis.compare import attribute
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import FAILS, NOT_EVALUABLE, Finding, judged, lacking, missing_of
@@ -186,6 +186,7 @@ def f4(case: Case, found: Found) -> Finding:
     p50 = growth_pct(get(low, "itl_p50_ms"), get(high, "itl_p50_ms"))
     p99 = ratio(get(high, "itl_p99_ms"), get(low, "itl_p99_ms"))
     onset = case.derived.row(rule["value"])
+    stalled = case.sweep["stall_crossings"].get("p99", {})
     numbers = {
         "C": rule["value"],
         "ratio": get(onset, "itl_p99_over_p50"),
@@ -198,6 +199,8 @@ def f4(case: Case, found: Found) -> Finding:
         "threshold": rule["threshold"],
         "levels_unknown": rule["levels_unknown"],
         "agreement_pct": _agreement(case, "jitter_onset"),
+        "stall_p99_C": stalled.get("measured_C"),
+        "stall_p99_expected_C": stalled.get("expected_C"),
         "max_ratio": case.sweep["worst_unevenness"]["ratio"],
     }
     if rule["status"] == NOT_EVALUABLE:
@@ -244,6 +247,8 @@ def f6(case: Case, found: Found) -> Finding:
     if any(count is not None and count > 0 for count in counts.values()):
         return judged("F6", False, numbers)
     absent = [f"preemptions of C={level}" for level, count in counts.items() if count is None]
+    if len(absent) == len(counts):
+        absent = ["preemptions"]
     return lacking("F6", absent, numbers) if absent else judged("F6", True, numbers)
 
 
@@ -286,7 +291,7 @@ def f6b(case: Case, found: Found) -> Finding:
 
 def f6c(case: Case, found: Found) -> Finding:
     """It is chunked prefill mixing into decode steps: the long intervals last as long as a prefill step."""
-    chunked = argument(case.context, "enable_chunked_prefill")
+    chunked = setting(case.context, CHUNKED_PREFILL)
     budget = number(argument(case.context, "max_num_batched_tokens"))
     n_in, single, top = get(case.context, "input_tokens"), get(case.derived.row(1), "ttft_p50_ms"), _top(case)
     plateau = get(top, "itl_p99_ms")

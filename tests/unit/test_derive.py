@@ -300,9 +300,23 @@ def test_block_rounding_explains_a_mean_above_the_plain_one() -> None:
     memory = kv.Memory(kv_pool_tokens=64, block_size=8)
     found = kv.reconcile(cost, memory, 2.0, 100 * 2 * 16 / 64, printed=False)
     assert found.deviation_pct == pytest.approx(-21.875)
-    assert found.off_by() == pytest.approx(0, abs=1e-9)
-    above = kv.reconcile(cost, memory, 2.0, 100 * 2 * 17 / 64, printed=False)
-    assert above.off_by() == pytest.approx(100 * (1 - 16 / 17), abs=0.01)
+    # one of the eight blocks is the null block
+    held = 100 * 2 * 16 / 56
+    exact = kv.reconcile(cost, memory, 2.0, held, printed=False)
+    assert exact.residual_pct == pytest.approx(0, abs=1e-9)
+    assert found.residual_pct == 0
+    above = kv.reconcile(cost, memory, 2.0, held * 1.1, printed=False)
+    assert above.unexplained_pct == pytest.approx(100 * (1 - 1 / 1.1), abs=0.01)
+
+
+def test_a_long_prefill_explains_a_mean_below_the_reconciled_one() -> None:
+    cost, memory = predict.cost_of(CONTEXT), kv.Memory(kv_pool_tokens=100)
+    plain = kv.reconcile(cost, memory, 4.0, 30.0, printed=False)
+    assert plain.unexplained_pct == pytest.approx(100 * (50 / 30 - 1))
+    assert kv.reconcile(cost, memory, 4.0, 30.0, printed=False, prefill_share=0.5).unexplained_pct == 0
+    assert kv.reconcile(cost, memory, 4.0, 60.0, printed=False, prefill_share=0.5).unexplained_pct == pytest.approx(
+        100 / 6
+    )
 
 
 def test_only_rounded_tables_are_given_rounding_slack() -> None:
@@ -570,3 +584,23 @@ def test_how_often_the_draws_agree() -> None:
     assert found["jitter_onset"] == 0.5
     assert found["operating_point"] == 1.0
     assert set(agreement.of_sweep({}, levels, CONTEXT).values()) == {None}
+
+
+def test_a_percentile_crossing_is_told_beside_the_knee() -> None:
+    found = derive.derive(
+        table(stall_share_pct=[0.0, 0.5, 12.0], steady_stall_share_pct=[0.0, 2.0, 60.0]),
+        {**CONTEXT, "output_tokens": 101},
+    ).sweep
+    assert found["stall_crossings"]["p99"] == {"share_pct": 1.0, "expected_C": 2.0, "measured_C": 4}
+    assert found["stall_crossings"]["p50"]["measured_C"] is None
+    assert found["steady"]["stall_crossings"]["p50"]["measured_C"] == 4
+    assert derive.derive(table(), {}).sweep["stall_crossings"] == {}
+
+
+def test_crossing_in_the_steady_state() -> None:
+    found = derive.derive(
+        table(steady_read_gb_s=[9e-5, 8e-5, 2e-5], steady_tflop_s=[1e-7, 2e-7, 8e-7], steady_output_tok_s=[1, 2, 3]),
+        CONTEXT,
+    ).sweep
+    assert found["crossing"]["status"] == "not_evaluable"
+    assert found["steady"]["crossing"]["C"] == pytest.approx(2 * 2**0.5)
