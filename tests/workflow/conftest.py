@@ -109,7 +109,7 @@ class Project:
             time.sleep(0.1)
         return left
 
-    def wait_for(self, what: Any, limit_s: float = 120.0) -> Any:
+    def wait_for(self, what: Any, limit_s: float = 300.0) -> Any:
         """Wait until ``what()`` is true and return it."""
         deadline = time.monotonic() + limit_s
         while not (found := what()):
