@@ -22,7 +22,7 @@ level: $(READY) ## measure one level again: make level ROUND=demo SWEEP=llama_cp
 
 report: $(READY) ## report on what was measured of one round, measuring nothing: make report ROUND=demo
 	@test -n "$(ROUND)" || { echo "error: no round was named; say: make report ROUND=demo" >&2; exit 1; }
-	@$(SNAKEMAKE) all --config measure=false 'rounds=["$(ROUND)"]'
+	@$(SNAKEMAKE) all --config measure=False 'rounds=["$(ROUND)"]'
 	@$(BIN)/python -m scripts.rounds reports $(ROUND)
 
 verify: $(READY) ## name every raw file that is missing or changed, in every round or in ROUND
