@@ -43,7 +43,7 @@ def build(
     (records), ``fidelity`` (records, one a level), ``provenance`` (mapping with ``revision``, ``clean``, ``versions``,
     ``arguments``, ``files``: records of path, bytes, sha256), ``levels_file`` (what the page names as its source),
     ``comparison`` (mapping with ``members``: ``overlay.Member``s, ``texts``, ``tables``: ``Table``s), ``previous``
-    (``Derived`` of the round before).
+    (``Derived`` of the round before), ``repeats`` (records of the table ``repeats``).
     """
     more = dict(extras) if extras else {}
     given = dict(context) if context else {}

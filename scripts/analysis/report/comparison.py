@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import compare, findings, load_levels, repeats, tables, texts
+from scripts.analysis import compare, findings, load_levels, tables, texts
 from scripts.analysis.compare import Comparison, Side
 from scripts.analysis.figures import overlay
-from scripts.analysis.report import build, story
+from scripts.analysis.report import build, drift, story
 from scripts.analysis.report.story import Block, Picture, Section
 from scripts.analysis.report.tables import Cell, Table, adapt
 from scripts.analysis.report.words import Words
@@ -136,7 +136,7 @@ def knee_lines(one: Comparison, words: Words) -> list[str]:
             if knee.moved
             else "knee_noise"
         )
-        said.append(texts.fill(f"compare.{key}", words.language, rule=_rule_name(knee.rule, words), **values))
+        said.append(texts.fill(f"compare.{key}", words.language, rule=_rule_name(knee.rule, words).partition(":")[0], **values))
     return said
 
 
@@ -214,16 +214,18 @@ class _Writer:
                     Cell(what or "–", raw=raw or None),
                 )
             )
-        heads = ("C", words("column.verdict"), words("column.moved_metrics"))
-        by_level = Table("verdicts", words("table.verdicts"), ("C", "verdict", "moved_metrics"), heads, tuple(rows))
+        titles = ("C", words("column.verdict"), words("column.moved_metrics"))
+        by_level = Table("verdicts", words("table.verdicts"), ("C", "verdict", "moved_metrics"), titles, tuple(rows))
         deltas = adapt(tables.deltas(one, language), [], words)
+        named = {"before": one.before, "after": one.after}
+        heads = tuple(named.get(key, head) for key, head in zip(deltas.keys, deltas.heads, strict=True))
         marked = frozenset(place for place, delta in enumerate(one.deltas) if delta.verdict == "moved")
         first, *rest = headline(one, language)
         only = sorted(set(one.derived[0].levels["C"]) ^ set(one.derived[1].levels["C"]))
         notes = [texts.fill("compare.only", language, levels=[int(level) for level in only])] if only else []
         blocks = [
             self._table(by_level, mark),
-            self._table(replace(deltas, marked=marked, notes=tuple(self._method(one))), mark),
+            self._table(replace(deltas, heads=heads, marked=marked, notes=tuple(self._method(one))), mark),
             *(Block(note=note) for note in notes),
         ]
         return self._section("moved", mark, blocks, opening=(first, words("join").join(rest)))
@@ -325,7 +327,10 @@ class _Writer:
         told = {finding.id: tuple(texts.paragraph(finding, language)) for finding in evaluated}
         claims = story.claims_of([finding for finding in evaluated if finding.id in RULES], told, words)
         section = self._section("causes", mark, blocks, opening=(attributed(one, language), ""))
-        shown = tuple(replace(claim, id=f"{mark}{claim.id}") for name in RULES for claim in [claims.get(name)] if claim)
+        # a knee that differs within noise has not moved: what F12 and F12b would say of it is not said
+        noisy = any(knee.moved is False and knee.before != knee.after for knee in one.knees)
+        rules = [name for name in RULES if name in claims and not (noisy and name in ("F12", "F12b"))]
+        shown = tuple(replace(claims[name], id=f"{mark}{name}") for name in rules)
         return replace(section, claims=shown, blocks=tuple(blocks[1:] if rows else blocks))
 
     def _drift(self, members: Sequence[Member], mark: str) -> list[Section]:
@@ -334,47 +339,8 @@ class _Writer:
             if one.passes is None:
                 continue
             own = f"{mark}{self._mark([one.side.label])}"
-            blocks += [self._table(table, own) for table in drift_tables(one.passes.to_dict("records"), self.words)]
+            blocks += [self._table(table, own) for table in drift.tables_of(one.passes.to_dict("records"), self.words)]
         return [self._section("drift", mark, blocks)] if blocks else []
-
-
-def drift_tables(rows: Sequence[Mapping[Any, Any]], words: Words) -> list[Table]:
-    """Return the passes of a sweep, one row a pass and level, and how far they drift apart."""
-    language = words.language
-    shown = ("output_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2el_p50_ms")
-    given = [{str(key): value for key, value in row.items()} for row in rows]
-
-    def cell(metric: str, value: Any, key: str = "") -> Cell:
-        found = number(value)
-        kind = tables.METRICS.get(metric, "plain")
-        return Cell("–" if found is None else texts.shown(key or kind, found, language), raw=found, numeric=True)
-
-    body = tuple(
-        (
-            Cell(str(row["C"]), raw=row["C"], numeric=True),
-            Cell(str(row["repeat"]), raw=row["repeat"], numeric=True),
-            *(cell(name, row.get(name)) for name in shown),
-        )
-        for row in sorted(given, key=lambda row: (row["C"], row["repeat"]))
-    )
-    heads = ("C", words("column.repeat"), *(texts.column(name, language) for name in shown))
-    passes = Table("repeats", words("table.repeats"), ("C", "repeat", *shown), heads, body)
-    drifted = repeats.drift(given)
-    body = tuple(
-        (
-            Cell(str(row["C"]), raw=row["C"], numeric=True),
-            Cell(texts.column(row["metric"], language), raw=row["metric"]),
-            Cell(str(row["passes"]), raw=row["passes"], numeric=True),
-            cell(row["metric"], row["mean"]),
-            cell("", row["spread_pct"], "pct"),
-            cell("", row["trend_pct"], "signed_pct"),
-        )
-        for row in drifted
-    )
-    keys = ("C", "metric", "passes", "mean", "spread_pct", "trend_pct")
-    heads = ("C", *(words(f"column.{key}") for key in keys[1:]))
-    drift = Table("drift", words("table.drift"), keys, heads, body, notes=(words("repeats.note"),))
-    return [passes, drift]
 
 
 def _revisions(context: Mapping[str, Any]) -> str:
