@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scripts.analysis import kv, noise
-from scripts.analysis.derive import Derived, derive
+from scripts.analysis.derive import Derived, derive, knee_rules
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import get, growth_pct, minus, number
 from scripts.harness.errors import SweepError
@@ -201,7 +201,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
             # a whole record that one side lacks is unrecorded, not a difference
             if (left is None or right is None) and (kind in RECORDED or isinstance(left or right, Mapping)):
                 continue
-            nested = isinstance(left, Mapping | list | tuple)
+            # a list of words of a command line is taken apart; other lists are one value
+            nested = isinstance(left, Mapping) or (isinstance(left, list | tuple) and kind in ("server", "client"))
             a, b = (flattened(side, "" if nested else name) for side in (left, right))
             if kind == "host":
                 a, b = ({key: v for key, v in side.items() if key.split(".")[0] in HOST} for side in (a, b))
@@ -454,10 +455,9 @@ def _picks(
                 value = number(table[name].iloc[draw]) if name in table else None
                 row[name] = None if value is None else value * math.exp(chance.gauss(0.0, between[level].sd))
             rows.append(row)
-        sweep = derive(pd.DataFrame(rows), side.context).sweep
-        state = sweep["steady"] if prefix else sweep
+        picked = knee_rules(pd.DataFrame(rows), side.context, prefix)
         for rule in KNEES:
-            counts[rule][None if state is None else state["rules"][rule]["value"]] += 1
+            counts[rule][picked[rule]["value"]] += 1
     return {rule: {pick: n / count for pick, n in found.items()} for rule, found in counts.items()}
 
 

@@ -83,6 +83,15 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     return Derived(frame.reset_index(drop=True), sweep, rows)
 
 
+def knee_rules(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the many tables of a bootstrap."""
+    rows, cost = normalize(levels), predict.cost_of(context)
+    _derive_server(rows, cost, None)
+    _derive_client(rows, cost, prefix)
+    found: dict[str, Any] = _knees(rows, context, Thresholds.of(context), prefix)["rules"]
+    return found
+
+
 def normalize(levels: "pd.DataFrame") -> Rows:
     """Return the rows sorted by C with None for missing and numbers for strings of numbers.
 
