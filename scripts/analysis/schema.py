@@ -498,6 +498,20 @@ REPLICATES = (
     ),
 )
 
+REPEATS = (
+    Column("repeat", "int32", "", "Pass through the sweep, from 1 on", nullable=False),
+    Column("C", "int32", "", "Concurrency of the level", nullable=False),
+    Column("run_id", "string", "", "Measurement it comes from"),
+    Column("boot_id", "string", "", "Boot it was measured on"),
+    Column("requests_ok", "int64", "requests", "Requests that succeeded"),
+    *(
+        Column(
+            metric, "float64", "tok/s" if metric.endswith("tok_s") else "ms", "As in the table of levels, of this pass"
+        )
+        for metric in _CONFIDENT
+    ),
+)
+
 GAUGES = (
     Column("C", "int32", "", "Concurrency of the level", nullable=False),
     Column("t_s", "float64", "s", "When it was read, from the start of the run", nullable=False),
@@ -514,6 +528,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "telemetry": TELEMETRY,
     "levels": LEVELS,
     "replicates": REPLICATES,
+    "repeats": REPEATS,
     "itl_histogram": ITL_HISTOGRAM,
     "token_rate": TOKEN_RATE,
     "in_flight": IN_FLIGHT,
