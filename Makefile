@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SNAKEMAKE := $(BIN)/snakemake --cores 1
 ROUND ?=
+ROUNDS ?=
+ALLOW_UNLIKE ?=
 SWEEP ?=
 LEVEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: all test check bench bench-client level report verify close clean help lock docs setup
+.PHONY: all test check bench bench-client level report compare verify close clean help lock docs setup
 
 all: $(READY) ## measure the rounds of config/config.yaml and write their reports
 	@$(SNAKEMAKE) all
@@ -22,8 +24,12 @@ level: $(READY) ## measure one level again: make level ROUND=demo SWEEP=llama_cp
 
 report: $(READY) ## report on what was measured of one round, measuring nothing: make report ROUND=demo
 	@test -n "$(ROUND)" || { echo "error: no round was named; say: make report ROUND=demo" >&2; exit 1; }
-	@$(SNAKEMAKE) all --config measure=false 'rounds=["$(ROUND)"]'
+	@$(BIN)/python -m scripts.rounds bring $(ROUND)
+	@$(SNAKEMAKE) all --config measure=False 'rounds=["$(ROUND)"]'
 	@$(BIN)/python -m scripts.rounds reports $(ROUND)
+
+compare: $(READY) ## compare rounds or sweeps, measuring nothing: make compare ROUNDS="example-a example-b"
+	@$(BIN)/python -m scripts.compare_rounds $(if $(ALLOW_UNLIKE),--allow-unlike) $(ROUNDS)
 
 verify: $(READY) ## name every raw file that is missing or changed, in every round or in ROUND
 	@$(BIN)/python -m scripts.rounds verify $(ROUND)
