@@ -58,8 +58,7 @@ docs: $(READY) ## write docs/metrics.md from the data contract
 	@$(BIN)/python -m scripts.analysis.document --write
 
 lock: $(READY) ## resolve requirements.in into requirements.txt
-	$(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
-	  --no-emit-trusted-host --no-emit-options --no-header --output-file requirements.txt requirements.in
+	@bash envs/lock.sh "$(BIN)/python"
 
 clean: ## remove what can be computed again; results/raw stays
 	rm -rf results/metrics results/tables results/figures results/reports results/compare logs .pytest_cache .mypy_cache .ruff_cache

@@ -34,6 +34,7 @@ BARS: dict[str, tuple[str, ...]] = {
 }
 # names a server or a log gives to one setting
 PREFIX_CACHING = ("enable_prefix_caching", "prefix_caching", "cache_prompt")
+CHUNKED_PREFILL = ("enable_chunked_prefill", "chunked_prefill")
 WARNING = "no longer sets temperature==0"
 
 
@@ -63,7 +64,14 @@ def argument(case: Mapping[str, Any], name: str) -> Any:
 
     ``--no-enable-prefix-caching`` and ``no_enable_prefix_caching: true`` both read as ``enable_prefix_caching`` False.
     """
-    places = (case.get("server_arguments"), case.get("startup"), case.get("client_arguments"), case)
+    log = case.get("startup") if isinstance(case.get("startup"), Mapping) else {}
+    places = (
+        case.get("server_arguments"),
+        log,
+        *(log.get(part) for part in ("arguments", "engine_config")),  # type: ignore[union-attr]
+        case.get("client_arguments"),
+        case,
+    )
     for place in places:
         if not isinstance(place, Mapping):
             continue
@@ -76,6 +84,11 @@ def argument(case: Mapping[str, Any], name: str) -> Any:
                 turned = _flag(value)
                 return not turned if isinstance(turned, bool) else None
     return None
+
+
+def setting(case: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the first of several names of one setting that was given."""
+    return next((found for name in names if (found := argument(case, name)) is not None), None)
 
 
 def _flag(value: Any) -> Any:
@@ -166,14 +179,14 @@ def a2(case: Case) -> Finding:
 
 def a3(case: Case) -> Finding:
     """Prefix caching off, and no hit counted."""
-    setting = next((found for name in PREFIX_CACHING if (found := argument(case.context, name)) is not None), None)
+    caching = setting(case.context, PREFIX_CACHING)
     hits = _sum(case, "prefix_hits")
-    numbers = {"enabled": setting if isinstance(setting, bool) else None, "hits": hits}
-    if setting is True or (hits is not None and hits > 0):
+    numbers = {"enabled": caching if isinstance(caching, bool) else None, "hits": hits}
+    if caching is True or (hits is not None and hits > 0):
         return judged("A3", False, numbers, BARS["A3"])
-    if setting is None:
+    if caching is None:
         return lacking("A3", ["server_arguments.enable_prefix_caching"], numbers, BARS["A3"])
-    return judged("A3", setting is False, numbers, BARS["A3"])
+    return judged("A3", caching is False, numbers, BARS["A3"])
 
 
 def a4(case: Case) -> Finding:
@@ -182,7 +195,9 @@ def a4(case: Case) -> Finding:
 
     def check(row: Mapping[str, Any]) -> bool | None:
         off = get(row, "kv_unexplained_pct")
-        return None if off is None else off < limit
+        if off is not None and off >= limit:
+            return False
+        return True if off is not None and _resolved(case, row) else None
 
     return _over_levels(
         "A4",
@@ -196,13 +211,22 @@ def a4(case: Case) -> Finding:
     )
 
 
+def _resolved(case: Case, row: Mapping[str, Any]) -> bool:
+    """Say whether printed digits and a long prefill leave enough of the reconciliation to judge."""
+    hidden = get(row, "kv_rounding_pct")
+    return hidden is not None and hidden < case.limits.kv_alarm_pct
+
+
 def _kv_missing(case: Case) -> list[str]:
     """Return which inputs of the reconciliation lack."""
     pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
     names = [name for name in ("kv_mean_pct", "running_mean") if all(get(row, name) is None for row in case.rows)]
     names += ["startup.kv_pool_tokens"] if pool is None else []
     names += [name for name in ("input_tokens", "output_tokens") if get(case.context, name) is None]
-    return names or ["kv_mean_pct and running_mean of one level"]
+    unresolved = case.sweep["kv_cap"]["reconcile_unresolved_levels"]
+    return names or (
+        ["a level whose prefill is short"] if unresolved else ["kv_mean_pct and running_mean of one level"]
+    )
 
 
 def a5(case: Case) -> Finding:
@@ -220,8 +244,11 @@ def a6(case: Case) -> Finding:
     limit = case.limits.kv_reconcile_pct
     block = case.sweep["startup"]["current"]["block_size"]
     length = case.sweep["workload"]["tokens_per_request"]
-    # a request holds whole blocks, so the peak may lie above the bound by its last block
-    whole = 1.0 if not block or not length else -(-length // block) * block / length
+    # a request holds whole blocks, and one block of the pool is the null block: the peak may lie that much above
+    pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
+    whole = 1.0
+    if block and length and pool and pool > block:
+        whole = -(-length // block) * block / length * pool / (pool - block) * (1 + 1e-9)
 
     def check(row: Mapping[str, Any]) -> bool | None:
         mean, peak, bound = (get(row, f"kv_{name}_pct") for name in ("mean", "peak", "upper_bound"))
@@ -229,7 +256,7 @@ def a6(case: Case) -> Finding:
         order = [value for value in (mean, peak, times(bound, whole)) if value is not None]
         if order != sorted(order) or (off is not None and off > limit):
             return False
-        return None if mean is None or bound is None or off is None else True
+        return None if mean is None or bound is None or off is None or not _resolved(case, row) else True
 
     top = case.derived.row(case.sweep["top"])
     return _over_levels(
@@ -242,6 +269,7 @@ def a6(case: Case) -> Finding:
         peak_pct=get(top, "kv_peak_pct"),
         bound_pct=get(top, "kv_upper_bound_pct"),
         reconciled_pct=get(top, "kv_reconciled_pct"),
+        reconciled_blocks_pct=get(top, "kv_reconciled_blocks_pct"),
         limit_pct=limit,
     )
 
@@ -381,6 +409,7 @@ def a12(case: Case) -> Finding:
     }
     power = falls["power"]
     numbers = {
+        "levels_failed": sorted({*throttled, *(pair[0] for pair in falls.values() if pair)}),
         "throttled_levels": throttled,
         "power_falls_from": power[0] if power else None,
         "power_falls_to": power[1] if power else None,

@@ -222,6 +222,9 @@ def unrecorded(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str
     def has(context: Mapping[str, Any], kind: str) -> bool:
         if any(context.get(name) for name in INPUTS[kind]):
             return True
+        host = context.get("host")
+        if kind == "driver" and isinstance(host, Mapping) and "gpus" in host and not host["gpus"]:
+            return True  # a machine without a GPU has no driver to record
         versions = context.get("versions")
         return kind == "driver" and isinstance(versions, Mapping) and any("driver" in str(key) for key in versions)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rows = list[dict[str, Any]]
+# engines that export no FLOP and byte counters: their utilization is computed from throughput and the model's shape
+WITHOUT_WORK_COUNTERS = ("llama_cpp",)
 TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine")
 
 
@@ -68,11 +70,17 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     memory = kv.memory_of(context.get("startup"), context)
     limits = Thresholds.of(context)
     has_steady = any(name.startswith("steady_") for name in levels.columns)
-    _derive_server(rows, cost, memory)
+    _derive_server(rows, cost, memory, limits)
     for prefix in ("", "steady_") if has_steady else ("",):
         _derive_client(rows, cost, prefix)
+    source = _derive_utilization(rows, cost, str(context.get("engine")))
     sweep = _sweep(rows, context, cost, memory, limits)
-    sweep["steady"] = _knees(rows, context, limits, "steady_") if has_steady else None
+    sweep["utilization_from"] = source
+    sweep["steady"] = None
+    if has_steady:
+        sweep["steady"] = _knees(rows, context, limits, "steady_")
+        sweep["steady"]["crossing"] = _crossing(rows, "steady_")
+        sweep["steady"]["stall_crossings"] = _stall_crossings(rows, cost, "steady_")
     frame = pd.DataFrame(rows)
     for name in frame.columns:
         if name not in (*TEXT_COLUMNS, "C", "failed") and all(
@@ -84,11 +92,11 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
 
 
 def knee_rules(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the many tables of a bootstrap."""
-    rows, cost = normalize(levels), predict.cost_of(context)
-    _derive_server(rows, cost, None)
+    """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the tables of a bootstrap."""
+    rows, cost, limits = normalize(levels), predict.cost_of(context), Thresholds.of(context)
+    _derive_server(rows, cost, None, limits)
     _derive_client(rows, cost, prefix)
-    found: dict[str, Any] = _knees(rows, context, Thresholds.of(context), prefix)["rules"]
+    found: dict[str, Any] = _knees(rows, context, limits, prefix)["rules"]
     return found
 
 
@@ -228,7 +236,7 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
         before = row
 
 
-def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> None:
+def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None, limits: Thresholds) -> None:
     """Add what follows from the server's counters, the pool and the model's shape."""
     pool = memory.kv_pool_tokens if memory else None
     printed = rounded_for_print(get(row, "kv_mean_pct") for row in rows)
@@ -236,16 +244,22 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
         level, running = row["C"], get(row, "running_mean")
         brought = get(row, "kv_reconciled_pct")
         reconciled = kv.reconciled_pct(cost, pool, running)
-        agreed = kv.reconcile(cost, memory, running, get(row, "kv_mean_pct"), printed)
+        share = ratio(get(row, "ttft_p50_ms"), get(row, "e2el_p50_ms"))
+        long_prefill = share if share is not None and 100 * share >= limits.ttft_share_pct else None
+        agreed = kv.reconcile(
+            cost, memory, running, get(row, "kv_mean_pct"), printed=printed, prefill_share=long_prefill
+        )
         out = {
             "mfu_pct": percent(times(get(row, "tflop_s"), 1e12), cost.peak_flops),
             "mbu_pct": percent(times(get(row, "read_gb_s"), 1e9), cost.peak_bytes_s),
             "kv_upper_bound_pct": kv.upper_bound_pct(cost, pool, level),
             "kv_reconciled_pct": reconciled,
+            "kv_reconciled_blocks_pct": kv.reconciled_blocks_pct(cost, memory, running),
             "running_mean_refined": ratio(times(first(brought, reconciled), pool, 0.01), cost.mean_context),
             "kv_deviation_pct": agreed.deviation_pct,
-            "kv_unexplained_pct": agreed.off_by(),
-            "kv_rounding_pct": agreed.slack_pct if agreed.deviation_pct is not None else None,
+            "kv_residual_pct": agreed.residual_pct,
+            "kv_unexplained_pct": agreed.unexplained_pct,
+            "kv_rounding_pct": agreed.uncertain_pct if agreed.deviation_pct is not None else None,
             "roofline_floor_ms": roofline.floor_ms(cost, level),
             "roofline_floor_at_running_mean_ms": roofline.floor_ms(cost, running),
             "predicted_decode_step_ms": predict.decode_step_ms(cost, level),
@@ -258,6 +272,41 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None) -> 
             row[name] = found if found is not None else get(row, name)
         if row["failed"]:  # counters of a level that did no work say nothing of the wall
             row |= {"mfu_pct": None, "mbu_pct": None}
+
+
+def _derive_utilization(rows: Rows, cost: predict.Cost, engine: str) -> str | None:
+    """Add utilization from the model's shape, and say what ``mfu_pct`` and ``mbu_pct`` rest on.
+
+    ``mfu_analytic_pct`` and ``mbu_analytic_pct`` are there wherever shape, peaks and throughput are. They stand in for
+    the counters' only where the engine has none to export, and ``analytic`` is returned then; else counters or None.
+    """
+    for row in rows:
+        rate, batch = (
+            _client(row, "output_tok_s", ""),
+            first(get(row, "running_mean"), get(row, "in_flight_mean"), row["C"]),
+        )
+        step = get(row, "predicted_read_gb_s")
+        read = step if step is not None else predict.analytic_read_gb_s(cost, rate, batch)
+        row["mfu_analytic_pct"] = percent(times(get(row, "predicted_tflop_s"), 1e12), cost.peak_flops)
+        row["mbu_analytic_pct"] = percent(times(read, 1e9), cost.peak_bytes_s)
+    if any(get(row, name) is not None for row in rows for name in ("mfu_pct", "mbu_pct")):
+        return "counters"
+    if engine not in WITHOUT_WORK_COUNTERS:
+        return None
+    for row in rows:
+        row["mfu_pct"], row["mbu_pct"] = row["mfu_analytic_pct"], row["mbu_analytic_pct"]
+    return "analytic" if any(row["mfu_pct"] is not None for row in rows) else None
+
+
+def picks(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what each named rule picks on ``levels``, and nothing else: for the bootstrap's many draws of a table."""
+    rows = normalize(levels)
+    cost = predict.cost_of(context)
+    for row in rows:
+        row["roofline_floor_ms"] = None
+    _derive_client(rows, cost, prefix)
+    found = _knees(rows, context, Thresholds.of(context), prefix)
+    return {name: found[name] for name in found["rules"]}
 
 
 def _points(rows: Rows, name: str) -> list[knee.Point]:
@@ -347,7 +396,6 @@ def _sweep(
     top: dict[str, Any] = alive[-1] if alive else {}
     pool = memory.kv_pool_tokens if memory else None
     previous = kv.memory_of(context.get("previous_round_startup"), context)
-    cross = roofline.crossing(levels, [get(row, "mbu_pct") for row in rows], [get(row, "mfu_pct") for row in rows])
     preempted = [get(row, "preemptions") for row in rows if not row["failed"] or get(row, "preemptions") is not None]
     bound = get(top, "kv_upper_bound_pct")
     hit = _kv_wall(bound, preempted)
@@ -362,17 +410,8 @@ def _sweep(
             "first": alive[0]["C"] if alive else None,
             "top": top.get("C"),
             "kv_wall": hit,
-            "crossing": {
-                "status": cross.status,
-                "C": cross.level,
-                "pct": cross.pct,
-                "log2_interpolation": cross.level,
-                "linear_interpolation": cross.linear_level,
-                "pct_exact": cross.pct,
-                "between": list(cross.between) if cross.between else None,
-                "side": cross.side,
-                "count": cross.count,
-            },
+            "crossing": _crossing(rows, ""),
+            "stall_crossings": _stall_crossings(rows, cost, ""),
             "cap": {
                 "true": cap,
                 "floored": None if cap is None else math.floor(cap),
@@ -432,6 +471,42 @@ def _kv_wall(bound: float | None, preempted: Sequence[float | None]) -> bool | N
     return None if bound is None or any(count is None for count in preempted) else False
 
 
+def _crossing(rows: Rows, prefix: str) -> dict[str, Any]:
+    """Return where MBU and MFU meet, under the names of the published data."""
+    levels = [row["C"] for row in rows]
+    found = roofline.crossing(
+        levels, [get(row, f"{prefix}mbu_pct") for row in rows], [get(row, f"{prefix}mfu_pct") for row in rows]
+    )
+    return {
+        "status": found.status,
+        "C": found.level,
+        "pct": found.pct,
+        "log2_interpolation": found.level,
+        "linear_interpolation": found.linear_level,
+        "pct_exact": found.pct,
+        "between": list(found.between) if found.between else None,
+        "side": found.side,
+        "count": found.count,
+    }
+
+
+def _stall_crossings(rows: Rows, cost: predict.Cost, prefix: str) -> dict[str, Any]:
+    """Return, for p99, p90 and p50, where the share of stalled intervals passes 1, 10 and 50%.
+
+    There the percentile jumps from an ordinary interval to a stall, whatever the server does: ``expected_C`` for a
+    closed loop whose streams are spread, ``measured_C`` by the measured share.
+    """
+    from scripts.analysis import stalls
+
+    if cost.output_tokens is None:
+        return {}
+    shares = {row["C"]: _client(row, "stall_share_pct", prefix) for row in rows}
+    return {
+        name: {"share_pct": 100 * one.share, "expected_C": one.expected_concurrency, "measured_C": one.measured_level}
+        for name, one in stalls.crossing_levels(shares, cost.output_tokens).items()
+    }
+
+
 def _operating_neighbours(alive: Rows, level: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the operating level's row and the next level's; empty ones where there is none."""
     place = next((index for index, row in enumerate(alive) if row["C"] == level), None)
@@ -468,7 +543,7 @@ def _kv_cap(rows: Rows, cost: predict.Cost, pool: float | None, limits: Threshol
     alive = [row for row in rows if not row["failed"]]
     top: dict[str, Any] = alive[-1] if alive else {}
     judged = [row for row in rows if get(row, "kv_deviation_pct") is not None]
-    # printed digits can hide more than the alarm at a small level: such a level decides nothing and is named
+    # printed digits or a long prefill can hide more than the alarm: such a level decides nothing and is named
     firm = [row for row in judged if (get(row, "kv_rounding_pct") or 0.0) < limits.kv_alarm_pct]
     points = [
         abs(gap) for row in judged if (gap := minus(get(row, "kv_reconciled_pct"), get(row, "kv_mean_pct"))) is not None
@@ -478,7 +553,7 @@ def _kv_cap(rows: Rows, cost: predict.Cost, pool: float | None, limits: Threshol
         off for row in rows if (off := growth_pct(times(single, row["C"]), get(row, "kv_mean_pct"))) is not None
     ]
     found = {
-        "reconcile_max_deviation_pct": max((abs(row["kv_deviation_pct"]) for row in firm), default=None),
+        "reconcile_max_deviation_pct": max((row["kv_residual_pct"] for row in firm), default=None),
         "reconcile_max_abs_points": max(points, default=None),
         "reconcile_unresolved_levels": [row["C"] for row in judged if row not in firm],
         "against_level_max_deviation_pct": max((abs(off) for off in per_level), default=None),
@@ -561,7 +636,7 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
     """Sizes of the model; the total needs to know of tied embeddings and attention biases."""
     model: Mapping[str, Any] = context.get("model") or {}
     shape = predict.shape_of(model)
-    whole = get(model, "total_params")
+    whole = get(model, "total_params", "total_parameters")
     if (
         whole is None
         and shape
@@ -571,6 +646,8 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
         embedding = 0.0 if model["tied_embeddings"] else shape.vocab * shape.hidden
         biases = shape.layers * (shape.heads + 2 * shape.kv_heads) * shape.head_dim if model["qkv_bias"] else 0.0
         whole = shape.matmul_params + embedding + (2 * shape.layers + 1) * shape.hidden + biases
+    served = get(model, "total_weight_bytes")
+    served = served if served is not None else times(whole, get(model, "dtype_bytes"))
     return {
         "dtype_bytes": get(model, "dtype_bytes"),
         "matmul_params_exact": cost.matmul_params,
@@ -578,7 +655,7 @@ def _model(context: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
         "total_params": whole,
         "weight_bytes_matmul_exact": cost.weight_bytes,
         "weight_bytes_matmul_gb": times(cost.weight_bytes, 1e-9),
-        "weight_bytes_total_gib": times(whole, get(model, "dtype_bytes"), 1 / GIB),
+        "weight_bytes_total_gib": times(served, 1 / GIB),
         "kv_bytes_per_token": cost.kv_token_bytes,
         "kv_bytes_per_token_kib": times(cost.kv_token_bytes, 1 / 1024),
         "kv_bytes_per_request_mean_exact": cost.kv_request_bytes,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from scripts.analysis import audits
-from scripts.analysis.audits import Case, argument
+from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, setting
 from scripts.analysis.compare import attribute
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import FAILS, NOT_EVALUABLE, Finding, judged, lacking, missing_of
@@ -90,6 +90,12 @@ def _before_top(case: Case) -> dict[str, Any]:
     return case.rows[-2] if len(case.rows) > 1 else {}
 
 
+def _agreement(case: Case, rule: str) -> float | None:
+    """Return how often the bootstrap's draws pick the same as the measured table, in percent; None when not known."""
+    shares = case.context.get("agreement")
+    return times(number(shares.get(rule)), 100) if isinstance(shares, Mapping) else None
+
+
 def f1(case: Case, found: Found) -> Finding:
     """Throughput is not saturated at the top level."""
     low, high = _before_top(case), _top(case)
@@ -118,6 +124,7 @@ def f2(case: Case, found: Found) -> Finding:
         "top_efficiency_pct": get(top, "scaling_efficiency_pct"),
         "threshold_pct": rule["threshold"],
         "levels_unknown": rule["levels_unknown"],
+        "agreement_pct": _agreement(case, "scaling_departs"),
     }
     if rule["status"] == NOT_EVALUABLE:
         return lacking("F2", rule["missing"], numbers)
@@ -179,6 +186,7 @@ def f4(case: Case, found: Found) -> Finding:
     p50 = growth_pct(get(low, "itl_p50_ms"), get(high, "itl_p50_ms"))
     p99 = ratio(get(high, "itl_p99_ms"), get(low, "itl_p99_ms"))
     onset = case.derived.row(rule["value"])
+    stalled = case.sweep["stall_crossings"].get("p99", {})
     numbers = {
         "C": rule["value"],
         "ratio": get(onset, "itl_p99_over_p50"),
@@ -190,6 +198,9 @@ def f4(case: Case, found: Found) -> Finding:
         "to_C": high.get("C"),
         "threshold": rule["threshold"],
         "levels_unknown": rule["levels_unknown"],
+        "agreement_pct": _agreement(case, "jitter_onset"),
+        "stall_p99_C": stalled.get("measured_C"),
+        "stall_p99_expected_C": stalled.get("expected_C"),
         "max_ratio": case.sweep["worst_unevenness"]["ratio"],
     }
     if rule["status"] == NOT_EVALUABLE:
@@ -236,6 +247,8 @@ def f6(case: Case, found: Found) -> Finding:
     if any(count is not None and count > 0 for count in counts.values()):
         return judged("F6", False, numbers)
     absent = [f"preemptions of C={level}" for level, count in counts.items() if count is None]
+    if len(absent) == len(counts):
+        absent = ["preemptions"]
     return lacking("F6", absent, numbers) if absent else judged("F6", True, numbers)
 
 
@@ -278,7 +291,7 @@ def f6b(case: Case, found: Found) -> Finding:
 
 def f6c(case: Case, found: Found) -> Finding:
     """It is chunked prefill mixing into decode steps: the long intervals last as long as a prefill step."""
-    chunked = argument(case.context, "enable_chunked_prefill")
+    chunked = setting(case.context, CHUNKED_PREFILL)
     budget = number(argument(case.context, "max_num_batched_tokens"))
     n_in, single, top = get(case.context, "input_tokens"), get(case.derived.row(1), "ttft_p50_ms"), _top(case)
     plateau = get(top, "itl_p99_ms")
@@ -396,6 +409,7 @@ def f8(case: Case, found: Found) -> Finding:
         "mfu_from_pct": get(low, "mfu_pct"),
         "mfu_to_pct": get(high, "mfu_pct"),
         "side": crossing["side"],
+        "analytic": case.sweep["utilization_from"] == "analytic",
     }
     if len(rows) < 2:
         absent = [
@@ -465,6 +479,7 @@ def f9b(case: Case, found: Found) -> Finding:
         "points": None if points is None else abs(points),
         "attained_pct": get(single, "roofline_attained_pct"),
         "mbu_pct": get(single, "mbu_pct"),
+        "analytic": case.sweep["utilization_from"] == "analytic",
         "threshold_points": case.limits.cross_check_points,
     }
     if points is None:
@@ -626,6 +641,7 @@ def f13(case: Case, found: Found) -> Finding:
         **{name: row[name] for name in ("C", "slo_s", "output_tok_s", "ttft_p99_s", "itl_p50_ms", "first_failed")},
         "passes_above": row["passes_above_a_failure"],
         "levels_unknown": row["levels_unknown"],
+        "agreement_pct": _agreement(case, "operating_point"),
         "gain": case.sweep["operating_gain"],
         "itl_growth_pct": case.sweep["operating_itl_p50_growth_pct"],
         "itl_p99_ms": case.sweep["operating_itl_p99_ms"],

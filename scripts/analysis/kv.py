@@ -95,38 +95,68 @@ def block_context(cost: Cost, block: float | None) -> float | None:
     return held / (end - start + 1)
 
 
+def reconciled_blocks_pct(cost: Cost, memory: Memory | None, running: float | None) -> float | None:
+    """Reconciled KV mean with requests that hold whole blocks, of a pool without its null block, in percent.
+
+    None where the block size is not known for certain.
+    """
+    if memory is None or memory.block_size_assumed or memory.block_size is None:
+        return None
+    usable = minus(memory.kv_pool_tokens, memory.block_size)
+    return percent(times(running, block_context(cost, memory.block_size)), usable)
+
+
 @dataclass(frozen=True)
 class Reconcile:
-    """Measured KV mean against the reconciled one, relative, in percent. ``slack_pct`` is what rounding can hide."""
+    """Reconciled KV mean against the measured one, relative, in percent.
+
+    ``block_pct``: part that holding whole blocks explains for certain. ``uncertain_pct``: what the digits of printed
+    inputs and a long prefill can hide.
+    """
 
     deviation_pct: float | None
-    slack_pct: float
+    block_pct: float = 0.0
+    uncertain_pct: float = 0.0
 
-    def off_by(self) -> float | None:
-        """Deviation in percent that neither rounding of the inputs nor block rounding explains; 0 when all of it is."""
-        return None if self.deviation_pct is None else max(0.0, abs(self.deviation_pct) - self.slack_pct)
+    @property
+    def residual_pct(self) -> float | None:
+        """Deviation without what whole blocks explain."""
+        return None if self.deviation_pct is None else max(0.0, abs(self.deviation_pct) - self.block_pct)
+
+    @property
+    def unexplained_pct(self) -> float | None:
+        """Deviation that nothing explains; 0 when all of it is explained."""
+        return None if self.residual_pct is None else max(0.0, self.residual_pct - self.uncertain_pct)
 
 
 def reconcile(
-    cost: Cost, memory: Memory | None, running: float | None, kv_mean: float | None, printed: bool
+    cost: Cost,
+    memory: Memory | None,
+    running: float | None,
+    kv_mean: float | None,
+    *,
+    printed: bool,
+    prefill_share: float | None = None,
 ) -> Reconcile:
-    """Compare KV mean with running x context / pool.
+    """Compare running mean x mean context / pool with the measured KV mean.
 
     ``printed``: the numbers were rounded for print, so half a unit of each is allowed for. Where the block size is
-    known for certain, a mean between the plain and the block-rounded context is in order.
+    known for certain, a mean up to that of whole blocks is in order; one block is the pool's null block. The mean
+    context holds for requests that decode; ``prefill_share`` is given where prefill is so long (0 to 1 of a request's
+    time) that the part of the prompt not yet computed lowers the mean.
     """
     pool = memory.kv_pool_tokens if memory else None
     plain = reconciled_pct(cost, pool, running)
     relative = ratio(plain, kv_mean)
     if relative is None or running is None or kv_mean is None:
-        return Reconcile(None, 0.0)
+        return Reconcile(None)
     deviation = (relative - 1) * 100
-    slack = 100 * (half_unit(running) / running + half_unit(kv_mean) / kv_mean) if printed and running > 0 else 0.0
-    if memory is not None and not memory.block_size_assumed and deviation < 0:
-        blocks, context = block_context(cost, memory.block_size), cost.mean_context
-        if blocks is not None and context:
-            slack += 100 * (blocks / context - 1) * relative
-    return Reconcile(deviation, slack)
+    uncertain = 100 * (half_unit(running) / running + half_unit(kv_mean) / kv_mean) if printed and running > 0 else 0.0
+    if prefill_share is not None and deviation > 0 and prefill_share < 1:
+        uncertain += 100 * (1 / (1 - prefill_share) - 1)
+    held = ratio(reconciled_blocks_pct(cost, memory, running), plain)
+    block = 100 * (held - 1) * relative if held is not None and deviation < 0 else 0.0
+    return Reconcile(deviation, block, uncertain)
 
 
 def account(memory: Memory | None, tolerance_gib: float) -> dict[str, Any]:

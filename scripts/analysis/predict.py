@@ -6,12 +6,15 @@ from typing import Any
 
 from scripts.analysis.values import get, number, ratio, times, total
 
-ACTIVATION_BYTES = 2  # vLLM 0.27.1 fixes activations at two bytes in its estimate
+ACTIVATION_BYTES = 2.0  # vLLM 0.27.1 fixes activations at two bytes in its estimate
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A dense model's shape. ``dtype_bytes`` is of the weights, ``kv_dtype_bytes`` of the cache."""
+    """A model's shape. ``active_parameters`` are those one token is multiplied with, LM head included.
+
+    They are given for a model that is not dense or whose MLP is not gated; without them the shape's own count holds.
+    """
 
     layers: float
     hidden: float
@@ -20,6 +23,8 @@ class Shape:
     kv_heads: float
     head_dim: float
     vocab: float
+    active_parameters: float | None = None
+    activation_bytes: float = ACTIVATION_BYTES
 
     @property
     def matmul_params(self) -> float:
@@ -30,14 +35,10 @@ class Shape:
 
     def flops(self, tokens: float, token_context: float, logits: float) -> float:
         """FLOPs of ``tokens`` whose contexts sum to ``token_context``, with ``logits`` rows of the LM head."""
-        query, cache = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        layer = (
-            2 * tokens * self.hidden * (query + 2 * cache)
-            + 2 * tokens * query * self.hidden
-            + 4 * query * token_context
-            + 6 * self.hidden * self.intermediate * tokens
-        )
-        return self.layers * layer + 2 * logits * self.hidden * self.vocab
+        head = self.hidden * self.vocab
+        active = self.matmul_params if self.active_parameters is None else self.active_parameters
+        attention = 4 * self.heads * self.head_dim * token_context * self.layers
+        return 2 * tokens * (active - head) + attention + 2 * logits * head
 
     def other_reads(
         self, prefill: float, decode: float, decode_context: float, kv_dtype_bytes: float, rows: float
@@ -45,8 +46,8 @@ class Shape:
         """Bytes read besides weights: each operator's input, and the cache of the decoding tokens."""
         query, cache, tokens = self.heads * self.head_dim, self.kv_heads * self.head_dim, prefill + decode
         inputs = tokens * (2 * self.hidden + query + 3 * self.intermediate) + (prefill + decode) * query
-        layer = ACTIVATION_BYTES * (inputs + 2 * prefill * cache) + 2 * decode_context * cache * kv_dtype_bytes
-        return self.layers * layer + ACTIVATION_BYTES * rows * self.hidden
+        layer = self.activation_bytes * (inputs + 2 * prefill * cache) + 2 * decode_context * cache * kv_dtype_bytes
+        return self.layers * layer + self.activation_bytes * rows * self.hidden
 
 
 @dataclass(frozen=True)
@@ -95,20 +96,27 @@ def shape_of(model: Mapping[str, Any]) -> Shape | None:
     if head is None:
         head = ratio(dimensions["hidden"], dimensions["heads"])
     found = {name: value for name, value in {**dimensions, "head_dim": head}.items() if value is not None}
-    return Shape(**found) if len(found) == 7 else None
+    if len(found) < 7:
+        return None
+    activation = get(model, "activation_dtype_bytes")
+    return Shape(
+        **found,
+        active_parameters=get(model, "active_parameters"),
+        activation_bytes=ACTIVATION_BYTES if activation is None else activation,
+    )
 
 
 def cost_of(context: Mapping[str, Any]) -> Cost:
     """Return the costs of ``context``: model shape, lengths and peaks.
 
-    ``model.matmul_params``, ``model.weight_bytes`` (as served, one step's read) and ``model.kv_bytes_per_token`` take
-    precedence over what the shape gives, for quantized weights and for models that are not dense.
+    ``model.matmul_parameters``, ``model.weight_bytes`` (as served, one step's read) and ``model.kv_bytes_per_token``
+    take precedence over what the shape gives, for quantized weights and for models that are not dense.
     """
     model: Mapping[str, Any] = context.get("model") or {}
     peaks: Mapping[str, Any] = context.get("peaks") or {}
     shape = shape_of(model)
     n_in, n_out = get(context, "input_tokens"), get(context, "output_tokens")
-    params = get(model, "matmul_params")
+    params = get(model, "matmul_params", "matmul_parameters")
     if params is None and shape is not None:
         params = shape.matmul_params
     weights = get(model, "weight_bytes_per_step", "weight_bytes")
@@ -160,6 +168,13 @@ def tflop_s(cost: Cost, output_tok_s: float | None) -> float | None:
 def read_gb_s(cost: Cost, output_tok_s: float | None, tok_per_iter: float | None) -> float | None:
     """Predicted GB/s read: steps a second times weights, plus requests a second times their other reads."""
     weights = times(steps_per_s(cost, output_tok_s, tok_per_iter), cost.weight_bytes)
+    others = times(ratio(output_tok_s, cost.output_tokens), cost.request_other_bytes)
+    return times(total(weights, others), 1e-9)
+
+
+def analytic_read_gb_s(cost: Cost, output_tok_s: float | None, batch: float | None) -> float | None:
+    """GB/s read where the server counts no steps: T / batch steps a second, ``batch`` requests decoding in each."""
+    weights = times(ratio(output_tok_s, batch), cost.weight_bytes)
     others = times(ratio(output_tok_s, cost.output_tokens), cost.request_other_bytes)
     return times(total(weights, others), 1e-9)
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.analysis.compare import Comparison
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import FAILS, NOT_EVALUABLE, Finding
 from scripts.analysis.thresholds import Thresholds
@@ -33,6 +34,17 @@ def _itl(value: float) -> str:
     return _decimals(2 if abs(value) < 99.995 else 1, " ms")(value)
 
 
+def _small(steps: tuple[tuple[float, int], ...], places: int, unit: str = "") -> Callable[[float], str]:
+    """Return a formatter that shows more decimals under each bound of ``steps``, smallest first."""
+
+    def shown(value: float) -> str:
+        size = abs(value)
+        found = next((decimals for bound, decimals in steps if 0 < size < bound), places)
+        return _decimals(found, unit)(value)
+
+    return shown
+
+
 def _level(value: float) -> str:
     """A level is whole; a crossing between levels has one decimal."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
@@ -57,14 +69,14 @@ FORMATTERS: dict[str, Callable[[float], str]] = {
     "points": _decimals(1, " pt"),
     "x": _decimals(1, "×"),
     "x2": _decimals(2, "×"),
-    "gib": _decimals(2, " GiB"),
+    "gib": _small(((0.1, 3),), 2, " GiB"),
     "signed_gib": _decimals(2, " GiB", signed=True),
-    "gb": _decimals(2, " GB"),
-    "gb3": _decimals(3, " GB"),
+    "gb": _small(((1, 3),), 2, " GB"),
+    "gb3": _small(((0.01, 6),), 3, " GB"),
     "gb_s": _decimals(1, " GB/s"),
     "gb_s_plain": _decimals(1),
-    "tflop_s": _decimals(1, " TFLOP/s"),
-    "tflop_s_plain": _decimals(2),
+    "tflop_s": _small(((1, 3),), 1, " TFLOP/s"),
+    "tflop_s_plain": _small(((1, 4),), 2),
     "mib": _decimals(0, " MiB"),
     "tokens": _decimals(0),
     "count": _decimals(0),
@@ -210,6 +222,8 @@ def paragraph(finding: Finding, language: str = "en") -> list[str]:
         names = _inputs(finding.missing, language)
         return sentences(lookup("generic.not_evaluable", language), language, {"title": title, "inputs": names})
     found = sentences(rule[finding.variant or finding.outcome], language, finding.numbers)
+    if finding.numbers.get("analytic"):
+        found += sentences(lookup("generic.analytic", language), language, {})
     unknown = finding.numbers.get("levels_unknown")
     if unknown:
         found += sentences(lookup("generic.levels_unknown", language), language, {"levels": unknown})
@@ -358,7 +372,10 @@ def caption(
         "ttft_share_max_pct": max(shares, default=None),
         **derived.sweep["peaks"],
     }
-    return _joined(sentences(lookup(f"figures.{figure}.caption", language), language, numbers), language)
+    told = sentences(lookup(f"figures.{figure}.caption", language), language, numbers)
+    if figure == "utilization" and derived.sweep["utilization_from"] == "analytic":
+        told = [*told[:-1], *sentences(lookup("generic.analytic", language), language, {})]
+    return _joined(told, language)
 
 
 def question(figure: str, language: str = "en") -> str:
@@ -402,6 +419,11 @@ def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> It
         yield "jitter_barred", {"audits": str(lookup("generic.and", language)).join(barring.barred_by)}
     elif len(derived.rows) == 1 and onset["status"] != NOT_EVALUABLE:
         yield "jitter_one", {"top": top["C"], "ratio": get(top, "itl_p99_over_p50")}
+    elif onset["status"] == "found" and onset["value"] == sweep["first"]:
+        yield (
+            "jitter_everywhere",
+            {"onset": onset["value"], "ratio": get(derived.row(onset["value"]), "itl_p99_over_p50")},
+        )
     elif onset["status"] == "found":
         yield "jitter", {"onset": onset["value"], "ratio": get(derived.row(onset["value"]), "itl_p99_over_p50")}
     elif onset["status"] == "none":
@@ -524,3 +546,36 @@ def _operating_card(point: Finding | None, numbers: Mapping[str, Any], language:
 def _optional(item: str, language: str, numbers: Mapping[str, Any]) -> list[str]:
     """Return the sentence, or nothing when a number of it is missing."""
     return [] if any(_is_missing(numbers.get(name)) for name in fields(item)) else sentences(item, language, numbers)
+
+
+def comparison(found: Comparison, language: str = "en") -> list[str]:
+    """Return what a comparison says: unlike work first, then knees, the pool and where it went, and the attribution."""
+    said = []
+    if found.unlike:
+        said.append(fill("compare.unlike", language, lines=[one.line() for one in found.unlike]))
+    said += knees(found, language)
+    for key in ("pool", "pool_parts"):
+        said += _optional(str(lookup(f"compare.{key}", language)), language, found.pool)
+    cause = found.attribution
+    changed = [one.line() for one in found.differences if one.kind != "workload"]
+    said.append(fill(f"compare.{cause.status}", language, lines=[*changed, *cause.unrecorded]))
+    return said
+
+
+def knees(found: Comparison, language: str = "en") -> list[str]:
+    """Return one sentence a rule: it moved, did not, differs within noise, or cannot be evaluated."""
+    said = []
+    for knee in found.knees:
+        known = "knee_moved" if knee.moved else "knee_same" if knee.before == knee.after else "knee_noise"
+        key = "knee_unknown" if knee.moved is None else known
+        name = str(lookup(f"compare.rules.{knee.rule}", language))
+        old, new = (_picked(value, language) for value in (knee.before, knee.after))
+        said.append(fill(f"compare.{key}", language, rule=name, old=old, new=new, value=new, agree_pct=knee.agree_pct))
+    return said
+
+
+def _picked(value: Any, language: str) -> str:
+    """Show what a rule picked: a level, yes or no, or that it picked none."""
+    if isinstance(value, bool):
+        return str(lookup(f"generic.{str(value).lower()}", language))
+    return str(lookup("generic.found_none", language)) if value is None else f"C={value}"

@@ -125,10 +125,26 @@ def test_rounded_tables_are_not_failed_for_their_rounding() -> None:
     table = pd.DataFrame({"C": [1], "running_mean": [1.0], "kv_mean_pct": [4.5], "preemptions": [0]})
     found = case.evaluate(table)
     # 1.0 may be 0.95 to 1.05: nothing can be said at this level, and nothing is
-    assert found["A4"].holds
+    assert found["A4"].outcome == "not_evaluable"
     assert found["A4"].numbers["unresolved"] == [1]
     exact = case.evaluate(table.assign(kv_mean_pct=[4.50001]))
     assert exact["A4"].outcome == "fails"
+
+
+def test_whole_blocks_and_the_null_block_may_lift_the_peak_above_the_bound() -> None:
+    # 120 tokens in blocks of 50 hold 150, of 47 usable blocks
+    settings = case.context(startup={**case.CONTEXT["startup"], "block_size": 50})
+    held = 100 * 16 * 150 / 2350
+    lifted = case.changed("kv_peak_pct", C16=held - 0.001)
+    assert 16 not in case.evaluate(lifted, settings)["A6"].numbers["levels_failed"]
+    assert 16 in case.evaluate(lifted)["A6"].numbers["levels_failed"]
+    above = case.changed("kv_peak_pct", C16=held + 0.1)
+    assert 16 in case.evaluate(above, settings)["A6"].numbers["levels_failed"]
+
+
+def test_a_level_that_fails_is_named_for_its_mark() -> None:
+    assert case.evaluate(case.changed("throttled", C8=True))["A12"].numbers["levels_failed"] == [8]
+    assert case.evaluate(case.changed("power_w_mean", C1=130.0))["A12"].numbers["levels_failed"] == [1]
 
 
 def test_rounds_that_differ_are_told_apart_from_unlike_work() -> None:

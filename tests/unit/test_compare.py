@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scripts.analysis import compare, tables
+from scripts.analysis import compare, tables, texts
 from scripts.harness.errors import SweepError
 from tests.unit import analysis_case as case
 
@@ -286,3 +286,27 @@ def test_a_machine_without_a_gpu_has_recorded_that_it_has_no_driver() -> None:
     assert compare.attribute(cpu, cpu).status == "unchanged"
     other = case.context(driver="no GPU", gpu=None, devices=["CPU Y"])
     assert compare.attribute(cpu, other).inputs == ("device devices",)
+
+
+def test_a_machine_without_a_gpu_has_no_driver_to_record() -> None:
+    settings = case.context(driver=None, gpu=None, devices=["CPU B"], host={"gpus": []})
+    assert compare.unrecorded(settings, settings) == ()
+    assert compare.unrecorded(case.context(driver=None), case.context()) == ("driver",)
+    slower = {**settings, "server_arguments": {**case.CONTEXT["server_arguments"], "threads": 1}}
+    assert compare.attribute(settings, slower).status == "cause"
+
+
+def test_a_comparison_in_words() -> None:
+    arguments = {**case.CONTEXT["server_arguments"], "threads": 1}
+    found = compare.compare(side("a"), side("b", 2.0, case.context(server_arguments=arguments)))
+    said = texts.comparison(found)
+    assert "Operating point moved from C=8 to C=4." in said
+    assert "Jitter onset did not move: C=8." in said
+    assert "Saturation did not move: no." in said
+    assert said[-1] == "The one recorded input that changed: server threads: (not given) → 1."
+    assert "The KV pool went from 2,400 to 2,400 tokens (+0.0%)." in said
+    assert len(texts.comparison(found, "zh")) == len(said)
+    bare = compare.compare(side("a", settings=case.context(versions=None, startup=None)), side("b"))
+    assert texts.comparison(bare)[-1] == "No cause can be named, confounded by: versions."
+    unlike = compare.compare(side("a"), side("b", settings=case.context(input_tokens=7)), allow_unlike=True)
+    assert texts.comparison(unlike)[0].startswith("The workloads differ: workload input_tokens: 100 → 7.")

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scripts.analysis import derive, knee, kv, load_levels, predict, roofline, slo, values
+from scripts.analysis import agreement, derive, knee, kv, load_levels, predict, roofline, slo, values
 from scripts.analysis.thresholds import Thresholds
 from scripts.harness.errors import SweepError
 
@@ -300,9 +300,23 @@ def test_block_rounding_explains_a_mean_above_the_plain_one() -> None:
     memory = kv.Memory(kv_pool_tokens=64, block_size=8)
     found = kv.reconcile(cost, memory, 2.0, 100 * 2 * 16 / 64, printed=False)
     assert found.deviation_pct == pytest.approx(-21.875)
-    assert found.off_by() == pytest.approx(0, abs=1e-9)
-    above = kv.reconcile(cost, memory, 2.0, 100 * 2 * 17 / 64, printed=False)
-    assert above.off_by() == pytest.approx(100 * (1 - 16 / 17), abs=0.01)
+    # one of the eight blocks is the null block
+    held = 100 * 2 * 16 / 56
+    exact = kv.reconcile(cost, memory, 2.0, held, printed=False)
+    assert exact.residual_pct == pytest.approx(0, abs=1e-9)
+    assert found.residual_pct == 0
+    above = kv.reconcile(cost, memory, 2.0, held * 1.1, printed=False)
+    assert above.unexplained_pct == pytest.approx(100 * (1 - 1 / 1.1), abs=0.01)
+
+
+def test_a_long_prefill_explains_a_mean_below_the_reconciled_one() -> None:
+    cost, memory = predict.cost_of(CONTEXT), kv.Memory(kv_pool_tokens=100)
+    plain = kv.reconcile(cost, memory, 4.0, 30.0, printed=False)
+    assert plain.unexplained_pct == pytest.approx(100 * (50 / 30 - 1))
+    assert kv.reconcile(cost, memory, 4.0, 30.0, printed=False, prefill_share=0.5).unexplained_pct == 0
+    assert kv.reconcile(cost, memory, 4.0, 60.0, printed=False, prefill_share=0.5).unexplained_pct == pytest.approx(
+        100 / 6
+    )
 
 
 def test_only_rounded_tables_are_given_rounding_slack() -> None:
@@ -497,3 +511,96 @@ def test_values_spread_what_is_missing() -> None:
     assert values.number(True) is None
     assert values.number(float("inf")) is None
     assert values.plain({1: float("nan"), "a": (1, 2)}) == {"1": None, "a": [1, 2]}
+
+
+def test_parameters_one_token_meets_decide_the_flops() -> None:
+    dense = predict.cost_of(CONTEXT)
+    told = predict.cost_of({**CONTEXT, "model": {**MODEL, "active_parameters": dense.matmul_params}})
+    assert told.request_flops == dense.request_flops
+    # parameters a token does not meet: the layers cost less, attention and LM head the same
+    fewer = predict.cost_of({**CONTEXT, "model": {**MODEL, "active_parameters": (dense.matmul_params or 0) - 100}})
+    assert dense.request_flops is not None
+    assert fewer.request_flops == dense.request_flops - 2 * 14 * 100
+
+
+def test_models_as_the_harness_describes_them() -> None:
+    cost = predict.cost_of({**CONTEXT, "model": {**MODEL, "matmul_parameters": 500, "activation_dtype_bytes": 4.0}})
+    assert (cost.matmul_params, cost.weight_bytes) == (500, 1000)
+    wide, narrow = cost.request_other_bytes, predict.cost_of(CONTEXT).request_other_bytes
+    assert wide is not None
+    assert narrow is not None
+    assert wide > narrow
+
+
+def test_utilization_without_counters_is_analytic_only_where_the_engine_has_none() -> None:
+    levels = table(output_tok_s=[10, 20, 40])
+    silent = derive.derive(levels, {**CONTEXT, "engine": "vllm"})
+    assert silent.sweep["utilization_from"] is None
+    assert silent.row(1)["mfu_pct"] is None
+    assert silent.row(1)["mfu_analytic_pct"] is not None
+    analytic = derive.derive(levels, {**CONTEXT, "engine": "llama_cpp"})
+    assert analytic.sweep["utilization_from"] == "analytic"
+    cost = predict.cost_of(CONTEXT)
+    assert cost.request_flops is not None
+    assert cost.weight_bytes is not None
+    assert cost.request_other_bytes is not None
+    assert analytic.row(2)["mfu_pct"] == pytest.approx(100 * 4 * cost.request_flops / 1e6)
+    # two requests decode in each step: 10 steps a second
+    assert analytic.row(2)["mbu_pct"] == pytest.approx(
+        100 * (10 * cost.weight_bytes + 4 * cost.request_other_bytes) / 1e5
+    )
+    counted = derive.derive(levels.assign(tflop_s=[1e-7, None, None]), {**CONTEXT, "engine": "llama_cpp"})
+    assert counted.sweep["utilization_from"] == "counters"
+    assert counted.row(2)["mfu_pct"] is None
+
+
+def test_picks_are_those_of_the_whole_derivation() -> None:
+    levels = table(output_tok_s=[10, 15, 24], ttft_p99_ms=[50, 150, 500], itl_p50_ms=[1, 1, 1], itl_p99_ms=[1, 3, 4])
+    found = derive.derive(levels, CONTEXT).sweep
+    picked = derive.picks(levels, CONTEXT)
+    assert picked == {name: found[name] for name in picked}
+    assert (picked["operating_point"], picked["jitter_onset"]) == (2, 2)
+
+
+def test_how_often_the_draws_agree() -> None:
+    levels = table(output_tok_s=[10, 18, 24], ttft_p99_ms=[50, 150, 500], itl_p50_ms=[1, 1, 1], itl_p99_ms=[1, 1, 3])
+    draws = {
+        level: pd.DataFrame(
+            {
+                "replicate": range(4),
+                "output_tok_s": [rate] * 4,
+                "ttft_p99_ms": [ttft] * 4,
+                "itl_p50_ms": [1.0] * 4,
+                "itl_p99_ms": tail,
+            }
+        )
+        for level, rate, ttft, tail in (
+            (1, 10.0, 50.0, [1.0, 1.0, 1.0, 1.0]),
+            (2, 18.0, 150.0, [1.0, 5.0, 1.0, 1.0]),
+            (4, 24.0, 500.0, [3.0, 3.0, 3.0, 1.5]),
+        )
+    }
+    found = agreement.of_sweep(draws, levels, CONTEXT)
+    assert found["jitter_onset"] == 0.5
+    assert found["operating_point"] == 1.0
+    assert set(agreement.of_sweep({}, levels, CONTEXT).values()) == {None}
+
+
+def test_a_percentile_crossing_is_told_beside_the_knee() -> None:
+    found = derive.derive(
+        table(stall_share_pct=[0.0, 0.5, 12.0], steady_stall_share_pct=[0.0, 2.0, 60.0]),
+        {**CONTEXT, "output_tokens": 101},
+    ).sweep
+    assert found["stall_crossings"]["p99"] == {"share_pct": 1.0, "expected_C": 2.0, "measured_C": 4}
+    assert found["stall_crossings"]["p50"]["measured_C"] is None
+    assert found["steady"]["stall_crossings"]["p50"]["measured_C"] == 4
+    assert derive.derive(table(), {}).sweep["stall_crossings"] == {}
+
+
+def test_crossing_in_the_steady_state() -> None:
+    found = derive.derive(
+        table(steady_read_gb_s=[9e-5, 8e-5, 2e-5], steady_tflop_s=[1e-7, 2e-7, 8e-7], steady_output_tok_s=[1, 2, 3]),
+        CONTEXT,
+    ).sweep
+    assert found["crossing"]["status"] == "not_evaluable"
+    assert found["steady"]["crossing"]["C"] == pytest.approx(2 * 2**0.5)

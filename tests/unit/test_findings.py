@@ -1,12 +1,15 @@
 """Findings F1 to F16, R1 to R4: changing the data changes what may be said."""
 
+import json
+import re
+from random import Random
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from scripts.analysis import findings, texts
-from scripts.analysis.derive import derive
+from scripts.analysis import findings, tables, texts
+from scripts.analysis.derive import derive, document
 from tests.unit import analysis_case as case
 
 
@@ -79,7 +82,8 @@ LACKING: list[tuple[str, pd.DataFrame | None, dict[str, Any] | None, str]] = [
     ("F1", case.without("output_tok_s"), None, "output_tok_s of C=16"),
     ("F2", case.without("output_tok_s"), None, "output_tok_s of C=1"),
     ("F4", case.without("itl_p99_ms"), None, "itl_p99_ms"),
-    ("F6", case.without("preemptions"), None, "preemptions of C=8"),
+    ("F6", case.without("preemptions"), None, "preemptions"),
+    ("F6", case.changed("preemptions", C8=None), None, "preemptions of C=8"),
     ("F6b", None, None, "the previous round's levels"),
     ("F6c", None, case.context(server_arguments=None), "server_arguments.enable_chunked_prefill"),
     ("F6d", case.without("itl_p90_ms"), None, "itl_p90_ms"),
@@ -199,3 +203,45 @@ def test_few_levels_never_break(keep: list[int]) -> None:
         outcomes = {one.id: one.outcome for one in found}
         assert {outcomes[name] for name in ("F1", "F3", "F4", "F8", "F9", "F15")} <= {"not_evaluable", "fails"}
         assert outcomes["F1"] == "not_evaluable"
+
+
+def test_agreement_of_the_bootstrap_is_told_where_it_is_known() -> None:
+    told = case.evaluate(None, case.context(agreement={"jitter_onset": 0.9, "operating_point": 0.55}))
+    assert "90.0% of the bootstrap's draws agree on the level." in texts.render(told["F4"])
+    assert "55.0% of the bootstrap's draws agree on the level." in texts.render(told["F13"])
+    assert "bootstrap" not in texts.render(case.evaluate()["F4"])
+
+
+def test_analytic_utilization_is_labelled() -> None:
+    table = case.without("tflop_s", "read_gb_s", "tok_per_iter")
+    found = case.evaluate(table, case.context(engine="llama_cpp"))["F8"]
+    assert found.outcome != "not_evaluable"
+    assert texts.render(found).endswith("since this server exports no counters for it.")
+    assert case.evaluate(table)["F8"].outcome == "not_evaluable"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_table_breaks_the_rules_or_prints_a_missing_value(seed: int) -> None:
+    random = Random(seed)
+    table = case.levels().astype(object)
+    names = [name for name in table.columns if name != "C"]
+    table = table.drop(columns=random.sample(names, random.randrange(len(names))))
+    for name in table.columns:
+        for row in range(len(table)):
+            if name != "C" and random.random() < 0.2:
+                table.loc[row, name] = random.choice([None, 0, 1e9, float("nan"), 1, "12.5", ""])
+    table = table.sample(frac=random.choice([0.2, 0.6, 1.0]), random_state=seed)
+    settings = {name: value for name, value in case.CONTEXT.items() if random.random() < 0.8}
+    derived = derive(table, settings)
+    found = findings.evaluate(derived, settings, *random.choice([(), previous()]))
+    json.dumps([document(derived), findings.document(found)], allow_nan=False)
+    for language in texts.LANGUAGES:
+        said = [*texts.verdict(derived, found, language), *(texts.render(one, language) for one in found)]
+        for card in texts.cards(derived, found, language):
+            said += [card.title, card.value, card.line, card.below]
+        for figure in texts.FIGURES:
+            lead = texts.lead(figure, derived, found, language)
+            said += [lead.claim, lead.why, texts.caption(figure, derived, settings, found, language)]
+        for shown in tables.every(derived, settings, found, language):
+            said += [*shown.text.to_numpy().ravel(), shown.note]
+        assert not [text for text in said if re.search(r"\bNone\b|\bnan\b|\binf\b|\[\]", text)]

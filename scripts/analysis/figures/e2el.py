@@ -47,6 +47,7 @@ def draw(
         )
         drawn.add(key)
 
+    shown = style.spaced(counts)
     for place, level in enumerate(counts):
         total, first = whole.iloc[place], ttft.iloc[place]
         doubtful = level in reasons
@@ -59,10 +60,13 @@ def draw(
             bar(place, first, 0, "e2el.ttft", style.ACCENT, doubtful=doubtful)
             bar(place, total - first, first, "e2el.decode", color, doubtful=doubtful)
             text = f"{style.number(total)} s\n{first / total * 100:.1f}%"
-        style.note_text(axes, place, total, text, offset=(0, 3), ha="center", va="bottom")
-    axes.set_xticks(range(len(counts)), [str(level) for level in counts])
+        if level in shown:
+            style.note_text(axes, place, total, text, offset=(0, 3), ha="center", va="bottom")
+    ticks = [place for place, level in enumerate(counts) if level in shown]
+    axes.set_xticks(ticks, [str(counts[place]) for place in ticks])
+    axes.set_xlim(-0.6, max(len(counts), 4) - 0.4)
     axes.grid(visible=False, axis="x")
-    axes.set_ylim(0, float(whole.max()) * 1.25)
+    axes.set_ylim(0, max(float(whole.max()), 1e-9) * 1.25)
     axes.set_xlabel(words("axis.concurrency"))
     axes.set_ylabel(words("axis.seconds"))
     axes.legend(loc="upper left")

@@ -67,8 +67,9 @@ def draw(
                 open_marker=is_open,
             )
     ratio = style.column(levels, "itl_p99_over_p50")
+    shown = style.labelled(counts)
     for index, level in enumerate(counts):
-        if np.isfinite(ratio.iloc[index]) and np.isfinite(p99.iloc[index]):
+        if level in shown and np.isfinite(ratio.iloc[index]) and np.isfinite(p99.iloc[index]):
             style.note_text(
                 axes, level, p99.iloc[index], f"{ratio.iloc[index]:.1f}×", offset=(0, 7), ha="center", va="bottom"
             )

@@ -56,7 +56,7 @@ def draw(
     )
     off = levels_off(derived, context) if pool and request else []
     rows = [*counts, *off]
-    figure, axes = style.new_figure(1.5 + 0.3 * len(rows))
+    figure, axes = style.new_figure(1.9 + (0.3 if len(rows) <= 12 else 0.2) * len(rows))
     color = style.round_color(context)
     labelled: set[str] = set()
 
@@ -130,15 +130,13 @@ def draw(
     axes.set_ylim(len(rows) - 0.4, -1.25)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(words("axis.kv"))
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(
-        handles, labels, loc="upper center", bbox_to_anchor=(0.45, -0.55 / (0.3 * len(rows))), ncols=2, fontsize=8
-    )
+    lines = style.legend_above(axes, 2)
     if pool and request:
         note = words("kv_pool.pool", pool=style.number(pool, 0), request=style.number(request, 0))
     else:
         note = words("kv_pool.unknown_pool")
-    return style.finish(figure, axes, title, context, words, notes=[note, *style.invalid_note(reasons, words)])
+    notes = [note, *style.invalid_note(reasons, words)]
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 
 
 def _row_text(bound: float, mean: float) -> str:

@@ -31,8 +31,8 @@ def draw(
     names = [f"{before}→{level}" for before, level in zip([0, *counts[:-1]], counts, strict=True)]
     figure, axes = style.new_figure(3.4)
     color = style.round_color(context)
-    places = np.arange(len(counts))
     heights = marginal.fillna(0).to_numpy()
+    shown = style.spaced(counts)
     for place, level in enumerate(counts):
         if np.isnan(marginal.iloc[place]):
             continue
@@ -48,15 +48,16 @@ def draw(
             zorder=2,
             gid="hollow" if doubtful else None,
         )
-        style.note_text(
-            axes,
-            place,
-            heights[place],
-            style.number(heights[place], 1),
-            offset=(0, 3 if heights[place] >= 0 else -3),
-            ha="center",
-            va="bottom" if heights[place] >= 0 else "top",
-        )
+        if level in shown:
+            style.note_text(
+                axes,
+                place,
+                heights[place],
+                style.number(heights[place], 1),
+                offset=(0, 3 if heights[place] >= 0 else -3),
+                ha="center",
+                va="bottom" if heights[place] >= 0 else "top",
+            )
     first = style.column(levels, "output_tok_s")
     base = float(first.iloc[0]) / counts[0] if np.isfinite(first.iloc[0]) else float("nan")
     if np.isfinite(base):
@@ -66,7 +67,9 @@ def draw(
     low = min(0.0, float(np.nanmin(heights)) * 1.25)
     axes.set_ylim(low, max(float(np.nanmax(heights)), base if np.isfinite(base) else 0, 1e-9) * 1.22)
     axes.axhline(0, color=style.MUTED, linewidth=0.8)
-    axes.set_xticks(places, names, rotation=0 if len(names) <= 8 else 45)
+    ticks = [place for place, level in enumerate(counts) if level in shown]
+    axes.set_xticks(ticks, [names[place] for place in ticks], rotation=0 if len(names) <= 8 else 45)
+    axes.set_xlim(-0.6, max(len(counts), 4) - 0.4)
     axes.grid(visible=False, axis="x")
     axes.set_xlabel(words("axis.segment"))
     axes.set_ylabel(words("axis.marginal"))

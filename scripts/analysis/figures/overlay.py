@@ -44,7 +44,6 @@ def draw(name: str, members: Sequence[Member], language: str = "en") -> Figure:
         figure: Figure = {"tradeoff": _tradeoff, "scaling": _scaling, "itl_split": _itl_split, "kv_pool": _kv_pool}[
             name
         ](useful, words, title)
-        figure.draw_without_rendering()
         return figure
 
 
@@ -214,8 +213,8 @@ def _kv_pool(members: Sequence[Member], words: Words, title: str) -> Figure:
     axes.set_ylim(len(counts) - 0.45, -0.55)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(words("axis.kv"))
-    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.5 / (0.24 * len(counts) * len(members))), fontsize=8)
+    lines = style.legend_above(axes, 1)
     pools = [(member.name, kv_pool.pool_tokens(member.derived, member.context)) for member in members]
     known = [f"{name}: {style.number(pool, 0)}" for name, pool in pools if pool is not None]
     notes = [words("overlay.pools", pools=" · ".join(known))] if known else []
-    return style.finish(figure, axes, title, {}, words, notes=[*notes, *_notes(members, words)])
+    return style.finish(figure, axes, title, {}, words, notes=[*notes, *_notes(members, words)], legend_rows=lines)

@@ -47,7 +47,6 @@ def draw(
             return style.missing(title, words("missing.levels"), context, words)
         module = import_module(f"scripts.analysis.figures.{name}")
         figure: Figure = module.draw(derived, context, list(findings), language, extras)
-        figure.draw_without_rendering()
         return figure
 
 

@@ -102,9 +102,7 @@ def draw(
     )
     axes.set_xlabel(words("axis.time"))
     axes.set_ylabel(words("axis.slot"))
-    axes.legend(
-        loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.1, handlelength=1.2, columnspacing=1
-    )
+    lines = style.legend_above(axes, 4)
     note = words("request_timeline.note", shown=len(shown), slots=len(slots), seconds=style.number(until))
     title = words("request_timeline.title", C=level)
-    return style.finish(figure, axes, title, context, words, notes=[note])
+    return style.finish(figure, axes, title, context, words, notes=[note], legend_rows=lines)

@@ -50,8 +50,9 @@ def draw(
         high=high,
     )
     efficiency = style.column(levels, "scaling_efficiency_pct")
+    shown = style.labelled(counts)
     for index in known:
-        if np.isfinite(efficiency.iloc[index]):
+        if np.isfinite(efficiency.iloc[index]) and counts[index] in shown:
             style.note_text(
                 axes,
                 counts[index],

@@ -212,14 +212,24 @@ def new_figure(height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:
 
 
 def finish(
-    figure: Figure, axes: Axes, title: str, context: Mapping[str, Any], words: Words, *, notes: Sequence[str] = ()
+    figure: Figure,
+    axes: Axes,
+    title: str,
+    context: Mapping[str, Any],
+    words: Words,
+    *,
+    notes: Sequence[str] = (),
+    legend_rows: int = 0,
 ) -> Figure:
-    """Set the title, the line naming machine, round and sweep, and the notes below (samples, reasons)."""
-    who = " · ".join(str(context[key]) for key in ("machine", "round", "sweep") if context.get(key))
-    axes.set_title(title, loc="left", pad=17 if who else 8, fontsize=11, color=INK)
-    if who:
+    """Set the title, the line naming machine, round and sweep, and the notes below (samples, reasons).
+
+    With a legend above the axes (``legend_rows`` lines of it, see ``legend_above``) that line goes below.
+    """
+    who = shorten(" · ".join(str(context[key]) for key in ("machine", "round", "sweep") if context.get(key)), 70)
+    axes.set_title(title, loc="left", pad=max(17 if who else 8, 3 + 14 * legend_rows), fontsize=11, color=INK)
+    if who and not legend_rows:
         axes.annotate(
-            shorten(who, 70),
+            who,
             (0, 1),
             xytext=(0, 4),
             xycoords="axes fraction",
@@ -230,10 +240,29 @@ def finish(
             color=MUTED,
             gid="who",
         )
-    lines = [line for note in notes for line in wrap(note, 88)]
+    below = [who, *notes] if who and legend_rows else notes
+    lines = [line for note in below for line in wrap(note, 88)]
     if lines:
         figure.supxlabel("\n".join(lines), x=0.02, ha="left", fontsize=7.8, color=MUTED)
     return figure
+
+
+def legend_above(axes: Axes, columns: int) -> int:
+    """Put the legend between title and axes, where no data can be; return how many lines it takes."""
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        borderaxespad=0.1,
+        handlelength=1.4,
+        columnspacing=1.2,
+        labelspacing=0.25,
+        fontsize=8,
+    )
+    return -(-len(labels) // columns)
 
 
 def missing(title: str, sentence: str, context: Mapping[str, Any], words: Words) -> Figure:
@@ -272,9 +301,13 @@ def _display_width(text: str) -> int:
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut a text that servers or configs supplied to what fits on one line."""
+    """Cut a text that servers or configs supplied to a display width, on one line."""
     flat = " ".join(text.split())
-    return flat if len(flat) <= width else flat[: width - 1] + "…"
+    if _display_width(flat) <= width:
+        return flat
+    while flat and _display_width(flat) >= width:
+        flat = flat[:-1]
+    return flat + "…"
 
 
 def concurrency_axis(axes: Axes, levels: Sequence[int], words: Words, which: str = "x") -> None:
@@ -303,6 +336,17 @@ def thin(levels: list[int]) -> list[int]:
     return kept[::-1]
 
 
+def labelled(levels: Sequence[int]) -> set[int]:
+    """Return the levels whose marks get a number: all of them while they are few, else those with a tick."""
+    return set(levels) if len(levels) <= 12 else set(thin(list(levels)))
+
+
+def spaced(levels: Sequence[int]) -> set[int]:
+    """Return the levels whose bars get a number and a tick: all while they are few, else evenly spaced ones."""
+    step = 1 if len(levels) <= 12 else -(-len(levels) // 8)
+    return set(levels[::-1][::step])
+
+
 def log_axis(axes: Axes, values: Iterable[float], which: str = "y", pad: float = 1.5) -> None:
     """Make a base-10 axis with readable ticks (1, 2, 5 steps where it spans little) around the values."""
     good = [value for value in values if np.isfinite(value) and value > 0]
@@ -313,8 +357,9 @@ def log_axis(axes: Axes, values: Iterable[float], which: str = "y", pad: float =
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
     decades = np.log10(high / low)
     steps = (1, 2, 5) if decades <= 2.3 else (1, 3) if decades <= 3.2 else (1,)
+    every = max(1, round(decades / 8))
     exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
+    ticks = [step * 10.0**exponent for exponent in exponents if exponent % every == 0 for step in steps]
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.set_minor_locator(NullLocator())
@@ -324,6 +369,8 @@ def log_axis(axes: Axes, values: Iterable[float], which: str = "y", pad: float =
 
 def number(value: float, decimals: int | None = None) -> str:
     """Write a number for a label: thousands separated, as many decimals as three digits need unless told."""
+    if abs(value) >= 1e7:
+        return f"{value:.2g}".replace("e+0", "e").replace("e+", "e")
     if decimals is None:
         size = abs(value)
         decimals = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2
@@ -414,20 +461,27 @@ def note_text(axes: Axes, x: float, y: float, text: str, **kwargs: Any) -> None:
 def sample_note(levels: pd.DataFrame, words: Words, name: str = "requests_ok", kind: str = "requests") -> str:
     """Say how many samples each level rests on."""
     counts = column(levels, name)
+    if len(counts.dropna()) > 16:
+        return words(f"note.{kind}", counts=f"{int(counts.min()):,} … {int(counts.max()):,}")
     if counts.isna().all() and name == "requests_ok":
         counts = column(levels, "requests")
     if counts.isna().all():
         return words(f"note.{kind}_unknown")
     shown = " · ".join("–" if np.isnan(value) else f"{int(value):,}" for value in counts)
-    return words(f"note.{kind}", counts=shown, levels=" · ".join(str(level) for level in concurrency(levels)))
+    return words(f"note.{kind}", counts=shown)
 
 
 def invalid_note(reasons: Mapping[int, str], words: Words) -> list[str]:
-    """Say why marks are hollow."""
-    if not reasons:
-        return []
-    listed = "; ".join(f"C={level}: {shorten(words.reason(reason), 60)}" for level, reason in reasons.items())
-    return [words("note.hollow", reasons=listed)]
+    """Say why marks are hollow: the levels of each reason, many of them as first … last."""
+    by_reason: dict[str, list[int]] = {}
+    for level, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(level)
+    listed = []
+    for reason, levels in by_reason.items():
+        few = len(levels) <= 8
+        named = ", ".join(map(str, levels)) if few else f"{levels[0]} … {levels[-1]} ({len(levels)})"
+        listed.append(f"C={named}: {shorten(words.reason(reason), 70)}")
+    return [words("note.hollow", reasons="; ".join(listed))] if listed else []
 
 
 def interval_note(levels: pd.DataFrame, names: Sequence[str], words: Words) -> list[str]:

@@ -37,6 +37,7 @@ def draw(
     figure = Figure(figsize=(style.WIDTH_IN, 1.2 + 1.15 * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     color = style.round_color(context)
+    lines = 0
     looks = {
         "running": (color, "-"),
         "waiting": (style.ACCENT, "-"),
@@ -61,7 +62,8 @@ def draw(
         axes.set_ylim(bottom=0)
         axes.set_ylabel(words(label), fontsize=8.5)
         if len(names) > 1:
-            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.1)
+            lines = style.legend_above(axes, 2)
     all_axes[-1].set_xlabel(words("axis.time"))
     notes = [words("timeline.steady_note")] if len(start) and np.isfinite(start.iloc[0]) else []
-    return style.finish(figure, all_axes[0], words("timeline.title", C=level), context, words, notes=notes)
+    title = words("timeline.title", C=level)
+    return style.finish(figure, all_axes[0], title, context, words, notes=notes, legend_rows=lines)

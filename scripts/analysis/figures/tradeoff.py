@@ -26,7 +26,7 @@ def draw(
     levels = derived.levels
     title = words("tradeoff.title")
     throughput = style.column(levels, "output_tok_s")
-    p50, p99 = style.column(levels, "ttft_p50_ms"), style.column(levels, "ttft_p99_ms")
+    p50, p99 = (values.where(values > 0) for values in (style.column(levels, f"ttft_{p}_ms") for p in ("p50", "p99")))
     usable = throughput.notna() & (p50.notna() | p99.notna())
     if not usable.any():
         what = "output_tok_s" if throughput.isna().all() else "ttft_p99_ms, ttft_p50_ms"
@@ -63,10 +63,12 @@ def draw(
             open_marker=is_open,
         )
     point = style.point_of(derived.sweep.get("operating_point"))
+    shown = style.labelled(style.concurrency(levels))
     for index, level in enumerate(style.concurrency(levels)):
         x, y = throughput.iloc[index], p99.iloc[index] if np.isfinite(p99.iloc[index]) else p50.iloc[index]
         if np.isfinite(x) and np.isfinite(y):
-            style.note_text(axes, x, y, f"C={level}", offset=(5, -11), ha="left")
+            if level in shown or level == point:
+                style.note_text(axes, x, y, f"C={level}", offset=(5, -11), ha="left")
             if level == point:
                 axes.plot(
                     x, y, "o", markersize=13, markerfacecolor="none", markeredgecolor=style.INK, gid="operating point"

@@ -65,7 +65,7 @@ def draw(
     reasons = style.invalid_levels(derived, findings, CLAIMS)
     samples = " · ".join(f"{int(np.count_nonzero(launch['C'] == level)):,}" for level in counts)
     notes = [
-        words("note.requests", levels=" · ".join(map(str, counts)), counts=samples),
+        words("note.requests", counts=samples),
         *style.invalid_note({level: reason for level, reason in reasons.items() if level in counts}, words),
     ]
     return style.finish(figure, axes, title, context, words, notes=notes)

@@ -21,13 +21,13 @@ WORDS: dict[str, tuple[str, str]] = {
     "axis.power": ("Power, W", "功耗,W"),
     "axis.slot": ("Client slot", "客户端槽位"),
     "axis.ttft_s": ("TTFT, s", "首字延迟 TTFT,秒"),
-    "note.requests": ("Requests per level (C = {levels}): {counts}.", "各档请求数(C = {levels}):{counts}。"),
+    "note.requests": ("Requests a level, in order of C: {counts}.", "各档请求数,按 C 排列:{counts}。"),
     "note.requests_unknown": (
-        "Number of requests per level: not in the table.",
+        "Number of requests a level: not in the table.",
         "各档请求数:表中没有。",
     ),
-    "note.itl": ("ITL samples per level (C = {levels}): {counts}.", "各档 ITL 样本数(C = {levels}):{counts}。"),
-    "note.itl_unknown": ("Number of ITL samples per level: not in the table.", "各档 ITL 样本数:表中没有。"),
+    "note.itl": ("ITL samples a level, in order of C: {counts}.", "各档 ITL 样本数,按 C 排列:{counts}。"),
+    "note.itl_unknown": ("Number of ITL samples a level: not in the table.", "各档 ITL 样本数:表中没有。"),
     "note.hollow": ("Hollow = not to be trusted. {reasons}.", "空心 = 不可信。{reasons}。"),
     "note.interval": (
         "Vertical bars: bootstrap interval, resampled by request.",

@@ -110,36 +110,6 @@ def attributed(one: Comparison, language: str) -> str:
     return texts.fill(f"compare.{one.attribution.status}", language, lines=lines)
 
 
-def knee_lines(one: Comparison, words: Words) -> list[str]:
-    """Return one sentence a rule: moved, the same, within noise, or not evaluable."""
-
-    def shown(value: Any) -> str:
-        if isinstance(value, bool):
-            return words("rule.yes" if value else "rule.no")
-        return words("rule.none") if value is None else f"C={value}"
-
-    said = []
-    for knee in one.knees:
-        values = {
-            "old": shown(knee.before),
-            "new": shown(knee.after),
-            "value": shown(knee.after),
-            "agree_pct": knee.agree_pct,
-        }
-        same = knee.before == knee.after
-        key = (
-            "knee_unknown"
-            if knee.moved is None
-            else "knee_same"
-            if same
-            else "knee_moved"
-            if knee.moved
-            else "knee_noise"
-        )
-        said.append(texts.fill(f"compare.{key}", words.language, rule=_rule_name(knee.rule, words).partition(":")[0], **values))
-    return said
-
-
 def pool_lines(one: Comparison, language: str) -> list[str]:
     """Return where the pool's difference went, and the size to pin where the pools differ too much to compare."""
 
@@ -157,10 +127,6 @@ def pool_lines(one: Comparison, language: str) -> list[str]:
         said += [say("pool_budget", **pool)] if pool["budget_delta_gib"] else []
         said.append(say("pool_explained" if pool["accounted_for"] else "pool_open"))
     return said
-
-
-def _rule_name(rule: str, words: Words) -> str:
-    return words(f"rule.{rule}") if words.has(f"rule.{rule}") else rule
 
 
 @dataclass(frozen=True)
@@ -281,12 +247,12 @@ class _Writer:
                 said = f"{said}: {knee.reason}"
             if knee.moved is False and knee.before == knee.after:
                 verdict, said = "same", "="
-            name = Cell(_rule_name(knee.rule, words), raw=knee.rule)
+            name = Cell(str(texts.lookup(f"compare.rules.{knee.rule}", words.language)), raw=knee.rule)
             rows.append((name, cell(knee.before), cell(knee.after), agree, Cell(said, raw=verdict)))
         keys = ("rule", "before", "after", "agree_pct", "verdict")
         heads = (words("column.rule"), one.before, one.after, words("column.agree_pct"), words("column.verdict"))
         table = Table("knees", words("table.knees_compared"), keys, heads, tuple(rows))
-        return self._section("knees", mark, [self._table(table, mark), Block(lines=tuple(knee_lines(one, words)))])
+        return self._section("knees", mark, [self._table(table, mark), Block(lines=tuple(texts.knees(one, words.language)))])
 
     def _pool(self, one: Comparison, mark: str) -> Section:
         words = self.words

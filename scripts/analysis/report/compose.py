@@ -130,17 +130,14 @@ class Composer:
         blocks = [block for one in (drift.tables_of(passes, self.words) if passes else ()) for block in self.table(one)]
         return [self.section("drift", blocks)] if blocks else []
 
-    def comparison(self) -> list[Section]:
-        """Return the comparison where there is something to compare, or a rule on two rounds was evaluated."""
+    def comparison(self) -> Section:
+        """Return the comparison with other sweeps; without one its claims say what they lack."""
         given = self.subject.extras.get("comparison") or {}
-        empty = self.section("comparison", [])
-        if not given and all(claim.outcome == "not_evaluable" for claim in empty.claims):
-            return []
         blocks = [Block(text=str(text)) for text in given.get("texts") or ()]
         blocks += self.figures(*(f"overlay_{name}" for name in overlay.NAMES))
         for one in given.get("tables") or ():
             blocks += self.table(one)
-        return [replace(empty, blocks=tuple(blocks))]
+        return self.section("comparison", blocks)
 
     def mapping(self, name: str, values: Mapping[str, Any] | None) -> list[Block]:
         """Return names and values as recorded; nothing where there are none."""
@@ -212,7 +209,7 @@ def compose(subject: Subject, pictures: Mapping[str, Picture]) -> tuple[list[Sec
     composer = Composer(subject, pictures)
     sections = [
         *composer.story(),
-        *composer.comparison(),
+        composer.comparison(),
         *composer.data(),
         *composer.drift(),
         *composer.recorded(),

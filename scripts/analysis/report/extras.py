@@ -51,7 +51,7 @@ def beside(cells: Sequence[str], context: str) -> dict[str, Any]:
         "boots": known["boots"],
         "startup_lines": startup_lines(known["startup"]),
         "fidelity": [
-            {"C": cell["level"], **{name: _plain(cell["client"].get(name)) for name in CLIENT_COLUMNS}} for cell in found
+            {"C": cell["level"]} | {name: _plain(cell["client"].get(name)) for name in CLIENT_COLUMNS} for cell in found
         ],
         "provenance": {
             "revision": ", ".join(revisions),

@@ -3,6 +3,7 @@
 import base64
 import io
 import logging
+from functools import cache
 
 from scripts.analysis.figures.style import font_path
 
@@ -33,6 +34,7 @@ def faces(text: str) -> str:
     )
 
 
+@cache
 def _subset(path: str, text: str) -> str:
     """Return a WOFF font with the glyphs of ``text`` only, in base64; no time stamp is written."""
     from fontTools import subset  # type: ignore[import-untyped]

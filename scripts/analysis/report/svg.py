@@ -17,13 +17,17 @@ COLORS: dict[str, str] = {
 
 
 def inline(svg: str, prefix: str, label: str) -> str:
-    """Return the ``<svg>`` element alone, ids prefixed, sized by the page, with ``label`` for screen readers."""
+    """Return the ``<svg>`` element alone, sized by the page, with ``label`` for screen readers.
+
+    Ids that the drawing refers to get a prefix; others, such as names of artists, are dropped: an id occurs once.
+    """
     start = svg.index("<svg")
     text = svg[start:]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r"<defs>\s*</defs>", "", text)
-    text = re.sub(r'\bid="([^"]*)"', rf'id="{prefix}-\1"', text)
+    used = set(re.findall(r'href="#([^"]*)"', text)) | set(re.findall(r"url\(#([^)]*)\)", text))
+    text = re.sub(r'\sid="([^"]*)"', lambda found: f' id="{prefix}-{found[1]}"' if found[1] in used else "", text)
     text = re.sub(r'(xlink:href|href)="#([^"]*)"', rf'\1="#{prefix}-\2"', text)
     text = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r"(font(?:-family)?:[^;\"]*?)('[^']*', )", rf"\1'{LATIN}', '{CHINESE}', \2", text)

@@ -88,6 +88,12 @@ def trace(key: str, value: float, level: int | None, words: Words) -> str:
     )
 
 
+def origin(key: str, words: Words) -> str:
+    """Say where a column's numbers come from, without a single one of them."""
+    found = definition(key)
+    return key if found is None else f"{found.label[words.place]}: {found.formula[words.place]} ({found.source})"
+
+
 def head(key: str, words: Words) -> str:
     """Return a column's heading."""
     found = definition(key)
@@ -150,7 +156,8 @@ def _adapted(table: contents.Table, name: str, place: int, row: Row, words: Word
     if not known(raw):
         return Cell("–", words("not_known"), numeric=is_number)
     if name == "first_to_last":
-        return Cell(text, "", f"d-{contents.GLOSSARY[place][1]}", raw)
+        key = contents.GLOSSARY[place][1]
+        return Cell(text, origin(key, words), f"d-{key}", raw)
     if not is_number:
         return Cell(text, raw=raw, numeric=isinstance(raw, float))
     value = raw.item() if hasattr(raw, "item") else raw
