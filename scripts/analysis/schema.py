@@ -438,6 +438,8 @@ _DERIVED_BOTH = (
     Column(
         "predicted_read_gb_s", "float64", "GB/s", "Bytes read by the model's shape", "steps/s x W + requests/s x rest"
     ),
+    Column("kv_reconciled_blocks_pct", "float64", "%", "The same in whole blocks", "running_mean x block ctx / pool"),
+    Column("kv_residual_pct", "float64", "%", "KV mean less what rounding and blocks explain, relative"),
     Column("joule_per_output_token", "float64", "J", "Energy per output token", "energy_j / output_tokens_total"),
     Column(
         "identity_residual_medians_ms", "float64", "ms", "Medians do not add", "E2EL - TTFT - (n_out - 1) x TPOT, p50"
@@ -446,6 +448,8 @@ _DERIVED_BOTH = (
 
 _DERIVED = (
     *_DERIVED_BOTH,
+    Column("mfu_analytic_pct", "float64", "%", "The same from the model's shape", "predicted_tflop_s / peak"),
+    Column("mbu_analytic_pct", "float64", "%", "The same from the model's shape", "predicted_read_gb_s / peak"),
     Column("roofline_floor_ms", "float64", "ms", "Least time of a decode step", "(W + C x ctx x k) / BW"),
     Column("roofline_floor_at_running_mean_ms", "float64", "ms", "The same with the running mean for C"),
     Column("predicted_decode_step_ms", "float64", "ms", "Decode step by the model's shape, without prefill"),

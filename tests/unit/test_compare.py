@@ -70,7 +70,7 @@ def one_metric(before: float, after: float, low: float, high: float) -> compare.
     ]
     settings = {"input_tokens": 1, "output_tokens": 1}
     sides = [compare.Side(name, table, settings) for name, table in zip("ab", tables_, strict=True)]
-    return compare.compare(*sides, metrics=("output_tok_s",)).deltas[0]
+    return compare.compare(sides[0], sides[1], metrics=("output_tok_s",)).deltas[0]
 
 
 def test_the_band_adds_the_noise_within_runs_and_between_them() -> None:
@@ -223,12 +223,36 @@ def test_a_comparison_as_json_and_as_a_table() -> None:
     assert table.text["metric"][0] == "输出 tok/s"
 
 
+def test_a_machine_without_a_gpu_has_no_driver_to_record() -> None:
+    settings = case.context(driver=None, gpu=None, devices=["CPU B"], host={"gpus": []})
+    assert compare.unrecorded(settings, settings) == ()
+    assert compare.unrecorded(case.context(driver=None), case.context()) == ("driver",)
+    slower = {**settings, "server_arguments": {**case.CONTEXT["server_arguments"], "threads": 1}}
+    assert compare.attribute(settings, slower).status == "cause"
+
+
+def test_a_comparison_in_words() -> None:
+    arguments = {**case.CONTEXT["server_arguments"], "threads": 1}
+    found = compare.compare(side("a"), side("b", 2.0, case.context(server_arguments=arguments)))
+    said = texts.comparison(found)
+    assert "Operating point moved from C=8 to C=4." in said
+    assert "Jitter onset did not move: C=8." in said
+    assert "Saturation did not move: no." in said
+    assert said[-1] == "The one recorded input that changed: server threads: (not given) → 1."
+    assert "The KV pool went from 2,400 to 2,400 tokens (+0.0%)." in said
+    assert len(texts.comparison(found, "zh")) == len(said)
+    bare = compare.compare(side("a", settings=case.context(versions=None, startup=None)), side("b"))
+    assert texts.comparison(bare)[-1] == "No cause can be named, confounded by: versions."
+    unlike = compare.compare(side("a"), side("b", settings=case.context(input_tokens=7)), allow_unlike=True)
+    assert texts.comparison(unlike)[0].startswith("The workloads differ: workload input_tokens: 100 → 7.")
+
+
 def test_a_p99_of_few_requests_has_a_wide_band() -> None:
     few, many = (case.levels().assign(requests_ok=count) for count in (20, 2000))
     bands = []
     for table in (few, many):
         sides = [compare.Side(name, with_bounds(table), case.context()) for name in "ab"]
-        found = compare.compare(*sides).deltas
+        found = compare.compare(sides[0], sides[1]).deltas
         bands.append(next(one.band_pct for one in found if one.metric == "ttft_p99_ms"))
     assert bands[0] is not None
     assert bands[1] is not None
@@ -254,7 +278,7 @@ def test_a_knee_that_the_draws_move_by_themselves_has_not_moved() -> None:
         compare.Side(name, with_bounds(table), case.context(), (), draws(table, 0.05))
         for name, table in (("a", near), ("b", over))
     ]
-    knee = next(one for one in compare.compare(*sides).knees if one.rule == "jitter_onset")
+    knee = next(one for one in compare.compare(sides[0], sides[1]).knees if one.rule == "jitter_onset")
     assert (knee.before, knee.after) == (16, 8)
     assert knee.moved is False
     assert knee.reason == "within noise"
@@ -268,7 +292,7 @@ def test_a_knee_that_the_draws_move_by_themselves_has_not_moved() -> None:
         compare.Side(name, with_bounds(table), case.context(), (), draws(table, 0.05))
         for name, table in (("a", far), ("b", wide))
     ]
-    knee = next(one for one in compare.compare(*sides).knees if one.rule == "jitter_onset")
+    knee = next(one for one in compare.compare(sides[0], sides[1]).knees if one.rule == "jitter_onset")
     assert (knee.before, knee.after, knee.moved) == (16, 8, True)
     assert knee.agree_pct is not None
     assert knee.agree_pct < 5
@@ -286,27 +310,3 @@ def test_a_machine_without_a_gpu_has_recorded_that_it_has_no_driver() -> None:
     assert compare.attribute(cpu, cpu).status == "unchanged"
     other = case.context(driver="no GPU", gpu=None, devices=["CPU Y"])
     assert compare.attribute(cpu, other).inputs == ("device devices",)
-
-
-def test_a_machine_without_a_gpu_has_no_driver_to_record() -> None:
-    settings = case.context(driver=None, gpu=None, devices=["CPU B"], host={"gpus": []})
-    assert compare.unrecorded(settings, settings) == ()
-    assert compare.unrecorded(case.context(driver=None), case.context()) == ("driver",)
-    slower = {**settings, "server_arguments": {**case.CONTEXT["server_arguments"], "threads": 1}}
-    assert compare.attribute(settings, slower).status == "cause"
-
-
-def test_a_comparison_in_words() -> None:
-    arguments = {**case.CONTEXT["server_arguments"], "threads": 1}
-    found = compare.compare(side("a"), side("b", 2.0, case.context(server_arguments=arguments)))
-    said = texts.comparison(found)
-    assert "Operating point moved from C=8 to C=4." in said
-    assert "Jitter onset did not move: C=8." in said
-    assert "Saturation did not move: no." in said
-    assert said[-1] == "The one recorded input that changed: server threads: (not given) → 1."
-    assert "The KV pool went from 2,400 to 2,400 tokens (+0.0%)." in said
-    assert len(texts.comparison(found, "zh")) == len(said)
-    bare = compare.compare(side("a", settings=case.context(versions=None, startup=None)), side("b"))
-    assert texts.comparison(bare)[-1] == "No cause can be named, confounded by: versions."
-    unlike = compare.compare(side("a"), side("b", settings=case.context(input_tokens=7)), allow_unlike=True)
-    assert texts.comparison(unlike)[0].startswith("The workloads differ: workload input_tokens: 100 → 7.")

@@ -60,7 +60,7 @@ def write(
     language: str = "en",
     formats: Sequence[str] = ("svg", "png"),
 ) -> Written:
-    """Compare each group's members with its first; write compare.html, comparison.json, tables/ and figures/ into ``out``.
+    """Compare each group's members with its first; write compare.html, comparison.json, tables and figures into ``out``.
 
     Raises SweepError when workloads differ and ``allow_unlike`` is not set.
     """
@@ -79,7 +79,7 @@ def write(
 
 
 def headline(one: Comparison, language: str) -> list[str]:
-    """Return the answer in sentences: where it moved, what moved most, which knees moved, what it may be put down to."""
+    """Return the answer in sentences: where it moved, what moved most, what it may be put down to."""
     at = {name: [level for level, found in one.levels.items() if found == name] for name in one.levels.values()}
     moved, quiet, unknown = (at.get(name, []) for name in ("moved", "within noise", "not evaluable"))
     names = {"before": one.before, "after": one.after, "moved": moved, "quiet": quiet, "unknown": unknown}
@@ -131,7 +131,7 @@ def pool_lines(one: Comparison, language: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Makes the sections of a group and writes its tables and figures; names carry the group where there are several."""
+    """Makes the sections of a group, writes its tables and figures; names carry the group where there are several."""
 
     words: Words
     out: Path
@@ -168,7 +168,7 @@ class _Writer:
         verdicts = [str(texts.lookup(f"compare.{found}", language)) for found in one.levels.values()]
         rows = []
         for (level, found), verdict in zip(one.levels.items(), verdicts, strict=True):
-            moved = [delta for delta in one.deltas if delta.C == level and delta.verdict == "moved"]
+            moved = [delta for delta in one.deltas if level == delta.C and delta.verdict == "moved"]
             what = ", ".join(
                 f"{texts.column(d.metric, language)} {texts.shown('signed_pct', d.delta_pct, language)}" for d in moved
             )
@@ -252,7 +252,9 @@ class _Writer:
         keys = ("rule", "before", "after", "agree_pct", "verdict")
         heads = (words("column.rule"), one.before, one.after, words("column.agree_pct"), words("column.verdict"))
         table = Table("knees", words("table.knees_compared"), keys, heads, tuple(rows))
-        return self._section("knees", mark, [self._table(table, mark), Block(lines=tuple(texts.knees(one, words.language)))])
+        return self._section(
+            "knees", mark, [self._table(table, mark), Block(lines=tuple(texts.knees(one, words.language)))]
+        )
 
     def _pool(self, one: Comparison, mark: str) -> Section:
         words = self.words
