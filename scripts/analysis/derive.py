@@ -92,16 +92,8 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
 
 
 def knee_rules(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-<<<<<<< HEAD
     """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the tables of a bootstrap."""
-    rows, cost, limits = normalize(levels), predict.cost_of(context), Thresholds.of(context)
-    _derive_server(rows, cost, None, limits)
-    _derive_client(rows, cost, prefix)
-    found: dict[str, Any] = _knees(rows, context, limits, prefix)["rules"]
-=======
-    """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the many tables of a bootstrap."""
     found: dict[str, Any] = _rules_alone(levels, context, prefix)["rules"]
->>>>>>> main
     return found
 
 

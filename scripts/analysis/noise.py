@@ -49,8 +49,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Band:
-    """Noise on a difference of logarithms: its standard deviation, and how many of them (``quantile``) are allowed, given
-    the number of comparisons made."""
+    """Noise on a difference of logarithms: its standard deviation, and how many of them (``quantile``) are allowed,
+    given the number of comparisons made."""
 
     sd: float
     quantile: float
@@ -90,8 +90,8 @@ def band(left: Value, right: Value, noise: Between, tests: int, confidence: floa
     """Return the noise on ln(right / left) for one of ``tests`` comparisons; None when a side's noise is not known.
 
     The family of all comparisons stays under 1 - ``confidence`` by Šidák's level for each: 1 - confidence^(1/tests),
-    two sides. Repeats already hold the noise within a run, so there the larger of both counts; a default does not, so there
-    both add. With repeats the quantile is Student's.
+    two sides. Repeats already hold the noise within a run, so there the larger of both counts; a default does not, so
+    there both add. With repeats the quantile is Student's.
     """
     variances = []
     for side in (left, right):

@@ -60,7 +60,7 @@ def write(
     language: str = "en",
     formats: Sequence[str] = ("svg", "png"),
 ) -> Written:
-    """Compare each group's members with its first; write compare.html, comparison.json, tables and figures into ``out``.
+    """Compare each group's members with its first; write page, document, tables and figures into ``out``.
 
     Raises SweepError when workloads differ and ``allow_unlike`` is not set.
     """
