@@ -49,7 +49,16 @@ def prepare(root: Path, members: list[str], allow_unlike: bool, name: str | None
     file = root / f"build/compare/{settings['name']}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(asked, indent=1), encoding="utf-8")
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "compare", "--configfile", str(file.relative_to(root))]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        "1",
+        "compare",
+        "--configfile",
+        str(file.relative_to(root)),
+    ]
     return settings["name"], command
 
 

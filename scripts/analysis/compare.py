@@ -70,8 +70,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Side:
-    """One sweep to compare. ``repeats`` are further tables of the same sweep, measured again; ``replicates`` the draws of
-    the bootstrap of each level."""
+    """One sweep to compare. ``repeats`` are further tables of the same sweep, measured again; ``replicates`` are the
+    draws of the bootstrap of each level."""
 
     label: str
     levels: "pd.DataFrame"
@@ -84,9 +84,9 @@ class Side:
 class Delta:
     """One metric at one level on both sides.
 
-    ``before`` and ``after`` are the means over the repeats. ``verdict``: moved, within noise or not evaluable. ``band`` is
-    the half-width of the noise on the difference, ``band_pct`` the same as a share of ``before``, ``band_from`` where it
-    comes from (bootstrap and repeats, or bootstrap and default).
+    ``before`` and ``after`` are the means over the repeats. ``verdict``: moved, within noise or not evaluable. ``band``
+    is the half-width of the noise on the difference, ``band_pct`` the same as a share of ``before``, ``band_from``
+    where it comes from (bootstrap and repeats, or bootstrap and default).
     """
 
     C: int
@@ -134,8 +134,8 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sweeps side by side. ``quantile``: standard deviations that noise is allowed; ``freedom``: degrees of freedom of
-    the noise between runs, 0 where it is a stated default."""
+    """Two sweeps side by side. ``quantile``: standard deviations that noise is allowed; ``freedom``: degrees of freedom
+    of the noise between runs, 0 where it is a stated default."""
 
     before: str
     after: str
@@ -301,7 +301,7 @@ def compare(
     both = ((left, before), (right, after))
     noises = {name: _between(both, name, limits) for name in names}
     tests = sum(_comparable(left, right, level, name) for level in shared for name in names)
-    deltas = tuple(_delta(level, name, both, noises[name], tests, limits) for level in shared for name in names)
+    deltas = tuple(_delta(level, name, both, noises[name], tests) for level in shared for name in names)
     freedom = max((one.freedom for found in noises.values() for one in found.values() if one.freedom), default=None)
     verdicts = {level: _verdict([one for one in deltas if level == one.C]) for level in shared}
     old_memory, new_memory = (kv.memory_of(side.context.get("startup"), side.context) for side in (before, after))
@@ -385,9 +385,7 @@ def _value(derived: Derived, side: Side, level: int, name: str) -> noise.Value |
     return noise.Value(runs, noise.within_of(get(row, f"{name}_lo"), get(row, f"{name}_hi"), column))
 
 
-def _delta(
-    level: int, name: str, both: Sides, between: Mapping[int, noise.Between], tests: int, limits: Thresholds
-) -> Delta:
+def _delta(level: int, name: str, both: Sides, between: Mapping[int, noise.Between], tests: int) -> Delta:
     """Judge one metric at one level against the noise of ``noise.band``, for one of ``tests`` comparisons."""
     sides = [side for _, side in both]
     old, new = (_value(derived, side, level, name) for derived, side in both)

@@ -92,7 +92,7 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
 
 
 def knee_rules(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the many tables of a bootstrap."""
+    """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the tables of a bootstrap."""
     found: dict[str, Any] = _rules_alone(levels, context, prefix)["rules"]
     return found
 

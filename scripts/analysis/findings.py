@@ -833,8 +833,8 @@ def r4(case: Case, found: Found) -> Finding:
 
 
 def _pin_margin(case: Case, tokens: float | None, token: float | None) -> dict[str, float | None]:
-    """Return what the tighter device has left with the pinned pool, in MiB; None unless both logs give the device's limit
-    (vLLM's suggestion for the whole device, which leaves 150 MiB)."""
+    """Return what the tighter device has left with the pinned pool, in MiB; None unless both logs give the device's
+    limit (vLLM's suggestion for the whole device, which leaves 150 MiB)."""
     from scripts.analysis import kv
     from scripts.analysis.kv_pin import recommend_common
 

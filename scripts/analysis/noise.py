@@ -1,8 +1,8 @@
 """How far two runs of one configuration may differ, metric by metric: the noise a comparison is held against. Pure.
 
-Everything is on the logarithm of the metric, so that a standard deviation of 0.03 is 3% of the value. Two kinds of noise
-add up: the draw of requests (bootstrap within a run) and what hits all requests of a run at once (a neighbour, a clock, a
-heap: no bootstrap sees it), which only repeated runs show and for which there is a stated default where there is none.
+Everything is on the logarithm of the metric, so that a standard deviation of 0.03 is 3% of the value. Two kinds of
+noise add up: the draw of requests (bootstrap within a run), and what hits all requests of a run at once (a neighbour, a
+clock, a heap: no bootstrap sees it), which only repeated runs show; a stated default holds where nothing was repeated.
 """
 
 import math
@@ -49,8 +49,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Band:
-    """Noise on a difference: ``factor`` is what the values may differ by, as exp(±log), ``sd`` its standard deviation and
-    ``quantile`` the multiple of it that is allowed, given the number of comparisons made."""
+    """Noise on a difference of logarithms: its standard deviation, and how many of them (``quantile``) are allowed,
+    given the number of comparisons made."""
 
     sd: float
     quantile: float
@@ -62,8 +62,8 @@ class Band:
 
 
 def within_of(low: float | None, high: float | None, draws: Sequence[float] | None) -> float | None:
-    """Return the variance of the logarithm of a metric within a run: of the bootstrap's draws, else of the interval that
-    holds 95% of them. None without either."""
+    """Return the variance of the logarithm of a metric within a run: of the bootstrap's draws, else of the interval
+    that holds 95% of them. None without either."""
     positive = [math.log(draw) for draw in draws or () if draw > 0 and math.isfinite(draw)]
     if len(positive) > 1:
         return variance(positive)
@@ -89,9 +89,9 @@ def between(runs: Iterable[Sequence[float]], default: float) -> Between:
 def band(left: Value, right: Value, noise: Between, tests: int, confidence: float) -> Band | None:
     """Return the noise on ln(right / left) for one of ``tests`` comparisons; None when a side's noise is not known.
 
-    The family of all comparisons stays under 1 - ``confidence`` by Šidák's level for each: 1 - confidence^(1/tests), two
-    sides. Repeats already hold the noise within a run, so there the larger of both counts; a default does not, so there
-    both add. With repeats the quantile is Student's.
+    The family of all comparisons stays under 1 - ``confidence`` by Šidák's level for each: 1 - confidence^(1/tests),
+    two sides. Repeats already hold the noise within a run, so there the larger of both counts; a default does not, so
+    there both add. With repeats the quantile is Student's.
     """
     variances = []
     for side in (left, right):
@@ -104,7 +104,7 @@ def band(left: Value, right: Value, noise: Between, tests: int, confidence: floa
 
 
 def quantile(tests: int, confidence: float, freedom: int | None) -> float:
-    """Return how many standard deviations noise is allowed, for one of ``tests`` two-sided comparisons (see ``band``)."""
+    """Return how many standard deviations noise is allowed for one of ``tests`` two-sided comparisons, see ``band``."""
     tail = (1 - confidence ** (1 / max(1, tests))) / 2
     return -NormalDist().inv_cdf(tail) if freedom is None else student(1 - tail, freedom)
 

@@ -27,7 +27,7 @@ class Word:
         return f"{self.machine}/{self.round}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Names:
     """A sweep's names, as the look-ups of the rules want their wildcards."""
 
@@ -169,7 +169,7 @@ def _by_name(members: Sequence[Sequence[Sweep]]) -> Iterator[tuple[Sweep, ...]]:
 
 
 def labels(group: Sequence[Sweep]) -> list[str]:
-    """Return the shortest names that tell the sweeps of a group apart: of round, machine and sweep those that differ."""
+    """Return the shortest names that tell the sweeps of a group apart."""
     parts = [(one.round, one.machine, one.name) for one in group]
     for chosen in ((0,), (2,), (0, 2), (1,), (1, 0), (1, 2), (1, 0, 2)):
         names = ["/".join(part[place] for place in chosen) for part in parts]

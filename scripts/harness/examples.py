@@ -14,8 +14,8 @@ def rounds(root: Path) -> list[tuple[str, str]]:
 def bring(root: Path, names: list[str]) -> list[Path]:
     """Copy the examples that are named and not there yet to results/raw; return the copies.
 
-    ``names`` are words as people write them: ROUND, MACHINE/ROUND, with a sweep behind it or not. A folder that is there
-    already is left alone.
+    ``names`` are words as people write them: ROUND, MACHINE/ROUND, with a sweep behind it or not. A folder that is
+    there already is left alone.
     """
     made = []
     for machine, round_name in rounds(root):

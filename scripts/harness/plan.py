@@ -276,7 +276,7 @@ def order_of(sweep: Sweep) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def priority(plan: Plan, machine: str, round: str, sweep: str, level: int | None = None, repeat: int = 1) -> int:
+def priority(plan: Plan, machine: str, round: str, sweep: str, level: int | None = None, repeat: int = 1) -> int:  # noqa: PLR0917
     """Return the scheduling priority of a measuring job: every job of a sweep before the next sweep's server, every
     level of a pass before the next pass."""
     measuring = [candidate for candidate in plan.sweeps if candidate.measurable]

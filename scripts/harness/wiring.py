@@ -105,8 +105,8 @@ def members(plan: Plan, comparison: str, pattern: str, over: str = "sweep") -> l
 
 
 def comparison_groups(plan: Plan, comparison: str) -> dict[str, Any]:
-    """Return how the members of a comparison belong together, as plain values: for each group its members' labels, levels
-    and whether each was measured more than once."""
+    """Return how the members of a comparison belong together, as plain values: for each group its members' labels,
+    levels and whether each was measured more than once."""
     found = plan.comparison(comparison)
     groups = [
         [{"label": label, "levels": list(sweep.levels), "repeated": bool(sweep.passes)} for label, sweep in named]

@@ -70,7 +70,7 @@ def one_metric(before: float, after: float, low: float, high: float) -> compare.
     ]
     settings = {"input_tokens": 1, "output_tokens": 1}
     sides = [compare.Side(name, table, settings) for name, table in zip("ab", tables_, strict=True)]
-    return compare.compare(*sides, metrics=("output_tok_s",)).deltas[0]
+    return compare.compare(sides[0], sides[1], metrics=("output_tok_s",)).deltas[0]
 
 
 def test_the_band_adds_the_noise_within_runs_and_between_them() -> None:
@@ -252,7 +252,7 @@ def test_a_p99_of_few_requests_has_a_wide_band() -> None:
     bands = []
     for table in (few, many):
         sides = [compare.Side(name, with_bounds(table), case.context()) for name in "ab"]
-        found = compare.compare(*sides).deltas
+        found = compare.compare(sides[0], sides[1]).deltas
         bands.append(next(one.band_pct for one in found if one.metric == "ttft_p99_ms"))
     assert bands[0] is not None
     assert bands[1] is not None
@@ -278,7 +278,7 @@ def test_a_knee_that_the_draws_move_by_themselves_has_not_moved() -> None:
         compare.Side(name, with_bounds(table), case.context(), (), draws(table, 0.05))
         for name, table in (("a", near), ("b", over))
     ]
-    knee = next(one for one in compare.compare(*sides).knees if one.rule == "jitter_onset")
+    knee = next(one for one in compare.compare(sides[0], sides[1]).knees if one.rule == "jitter_onset")
     assert (knee.before, knee.after) == (16, 8)
     assert knee.moved is False
     assert knee.reason == "within noise"
@@ -292,7 +292,7 @@ def test_a_knee_that_the_draws_move_by_themselves_has_not_moved() -> None:
         compare.Side(name, with_bounds(table), case.context(), (), draws(table, 0.05))
         for name, table in (("a", far), ("b", wide))
     ]
-    knee = next(one for one in compare.compare(*sides).knees if one.rule == "jitter_onset")
+    knee = next(one for one in compare.compare(sides[0], sides[1]).knees if one.rule == "jitter_onset")
     assert (knee.before, knee.after, knee.moved) == (16, 8, True)
     assert knee.agree_pct is not None
     assert knee.agree_pct < 5

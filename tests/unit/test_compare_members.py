@@ -47,7 +47,9 @@ def groups(found: plan.Plan) -> list[list[str]]:
         ("gpu-2/a/vllm", ("gpu-2", "a", "vllm")),
     ],
 )
-def test_a_member_is_a_round_or_a_sweep_of_a_machine_or_of_any(text: str, expected: tuple[str, str, str | None]) -> None:
+def test_a_member_is_a_round_or_a_sweep_of_a_machine_or_of_any(
+    text: str, expected: tuple[str, str, str | None]
+) -> None:
     word = comparisons.read(text, "here", KNOWN)
     assert (word.machine, word.round, word.sweep) == expected
 
@@ -161,7 +163,9 @@ def test_a_comparison_with_a_mistake_is_refused_in_one_sentence(entry: dict[str,
 
 
 def sweep(levels: list[int], **load: Any) -> dict[str, Any]:
-    return {"sweeps": {"s": {"engine": "llama_cpp", "server": {"model": "bundled"}, "load": {"levels": levels, **load}}}}
+    return {
+        "sweeps": {"s": {"engine": "llama_cpp", "server": {"model": "bundled"}, "load": {"levels": levels, **load}}}
+    }
 
 
 def write(root: Path, name: str, settings: dict[str, Any]) -> None:

@@ -10,7 +10,14 @@ from scripts.analysis import noise
 
 @pytest.mark.parametrize(
     ("probability", "freedom", "expected"),
-    [(0.975, 1, 12.7062), (0.975, 2, 4.3027), (0.975, 3, 3.1824), (0.95, 5, 2.0150), (0.995, 10, 3.1693), (0.975, 30, 2.0423)],
+    [
+        (0.975, 1, 12.7062),
+        (0.975, 2, 4.3027),
+        (0.975, 3, 3.1824),
+        (0.95, 5, 2.0150),
+        (0.995, 10, 3.1693),
+        (0.975, 30, 2.0423),
+    ],
 )
 def test_students_quantiles_are_those_of_the_tables(probability: float, freedom: int, expected: float) -> None:
     assert noise.student(probability, freedom) == pytest.approx(expected, abs=1e-4)

@@ -1,4 +1,4 @@
-"""The comparison as files: what is on the page, in the tables, in both languages, and that nothing is left to a guess."""
+"""The comparison as files: what is on the page and in the tables, in both languages."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,15 @@ PROJECT = {str(level): {"revision": "abcdef0123456789", "clean": True} for level
 
 def member(label: str, factor: float = 1.0, passes: pd.DataFrame | None = None, **changes: Any) -> comparison.Member:
     table = case.levels()
-    for name in ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "tpot_p50_ms", "e2el_p50_ms", "e2el_mean_ms"):
+    for name in (
+        "ttft_p50_ms",
+        "ttft_p99_ms",
+        "itl_p50_ms",
+        "itl_p99_ms",
+        "tpot_p50_ms",
+        "e2el_p50_ms",
+        "e2el_mean_ms",
+    ):
         table[name] *= factor
     table["output_tok_s"] /= factor
     context = case.context(machine="m-1", round=label, sweep="vllm", project=PROJECT, **changes)
@@ -146,8 +154,10 @@ def test_a_pool_that_changed_is_pinned_with_its_margin(tmp_path: Path) -> None:
 def test_without_anything_known_it_says_so() -> None:
     bare = pd.DataFrame({"C": [1], "output_tok_s": [10.0]})
     sides = [compare.Side(name, bare, {"input_tokens": 1, "output_tokens": 1}) for name in "ab"]
-    found = compare.compare(*sides)
+    found = compare.compare(sides[0], sides[1])
     assert comparison.headline(found, "en")[0] == "b against a: no level can be evaluated."
     assert comparison.pool_lines(found, "en") == ["The KV pool is not known on both sides."]
     apart = [compare.Side(name, bare.assign(C=[level]), {}) for name, level in (("a", 1), ("b", 2))]
-    assert comparison.headline(compare.compare(*apart), "en") == ["b against a: they have no level in common."]
+    assert comparison.headline(compare.compare(apart[0], apart[1]), "en") == [
+        "b against a: they have no level in common."
+    ]

@@ -60,7 +60,7 @@ def write(
     language: str = "en",
     formats: Sequence[str] = ("svg", "png"),
 ) -> Written:
-    """Compare each group's members with its first; write compare.html, comparison.json, tables/ and figures/ into ``out``.
+    """Compare each group's members with its first; write page, document, tables and figures into ``out``.
 
     Raises SweepError when workloads differ and ``allow_unlike`` is not set.
     """
@@ -79,7 +79,7 @@ def write(
 
 
 def headline(one: Comparison, language: str) -> list[str]:
-    """Return the answer in sentences: where it moved, what moved most, which knees moved, what it may be put down to."""
+    """Return the answer in sentences: where it moved, what moved most, what it may be put down to."""
     at = {name: [level for level, found in one.levels.items() if found == name] for name in one.levels.values()}
     moved, quiet, unknown = (at.get(name, []) for name in ("moved", "within noise", "not evaluable"))
     names = {"before": one.before, "after": one.after, "moved": moved, "quiet": quiet, "unknown": unknown}
@@ -110,36 +110,6 @@ def attributed(one: Comparison, language: str) -> str:
     return texts.fill(f"compare.{one.attribution.status}", language, lines=lines)
 
 
-def knee_lines(one: Comparison, words: Words) -> list[str]:
-    """Return one sentence a rule: moved, the same, within noise, or not evaluable."""
-
-    def shown(value: Any) -> str:
-        if isinstance(value, bool):
-            return words("rule.yes" if value else "rule.no")
-        return words("rule.none") if value is None else f"C={value}"
-
-    said = []
-    for knee in one.knees:
-        values = {
-            "old": shown(knee.before),
-            "new": shown(knee.after),
-            "value": shown(knee.after),
-            "agree_pct": knee.agree_pct,
-        }
-        same = knee.before == knee.after
-        key = (
-            "knee_unknown"
-            if knee.moved is None
-            else "knee_same"
-            if same
-            else "knee_moved"
-            if knee.moved
-            else "knee_noise"
-        )
-        said.append(texts.fill(f"compare.{key}", words.language, rule=_rule_name(knee.rule, words).partition(":")[0], **values))
-    return said
-
-
 def pool_lines(one: Comparison, language: str) -> list[str]:
     """Return where the pool's difference went, and the size to pin where the pools differ too much to compare."""
 
@@ -159,13 +129,9 @@ def pool_lines(one: Comparison, language: str) -> list[str]:
     return said
 
 
-def _rule_name(rule: str, words: Words) -> str:
-    return words(f"rule.{rule}") if words.has(f"rule.{rule}") else rule
-
-
 @dataclass(frozen=True)
 class _Writer:
-    """Makes the sections of a group and writes its tables and figures; names carry the group where there are several."""
+    """Makes the sections of a group, writes its tables and figures; names carry the group where there are several."""
 
     words: Words
     out: Path
@@ -202,7 +168,7 @@ class _Writer:
         verdicts = [str(texts.lookup(f"compare.{found}", language)) for found in one.levels.values()]
         rows = []
         for (level, found), verdict in zip(one.levels.items(), verdicts, strict=True):
-            moved = [delta for delta in one.deltas if delta.C == level and delta.verdict == "moved"]
+            moved = [delta for delta in one.deltas if level == delta.C and delta.verdict == "moved"]
             what = ", ".join(
                 f"{texts.column(d.metric, language)} {texts.shown('signed_pct', d.delta_pct, language)}" for d in moved
             )
@@ -281,12 +247,14 @@ class _Writer:
                 said = f"{said}: {knee.reason}"
             if knee.moved is False and knee.before == knee.after:
                 verdict, said = "same", "="
-            name = Cell(_rule_name(knee.rule, words), raw=knee.rule)
+            name = Cell(str(texts.lookup(f"compare.rules.{knee.rule}", words.language)), raw=knee.rule)
             rows.append((name, cell(knee.before), cell(knee.after), agree, Cell(said, raw=verdict)))
         keys = ("rule", "before", "after", "agree_pct", "verdict")
         heads = (words("column.rule"), one.before, one.after, words("column.agree_pct"), words("column.verdict"))
         table = Table("knees", words("table.knees_compared"), keys, heads, tuple(rows))
-        return self._section("knees", mark, [self._table(table, mark), Block(lines=tuple(knee_lines(one, words)))])
+        return self._section(
+            "knees", mark, [self._table(table, mark), Block(lines=tuple(texts.knees(one, words.language)))]
+        )
 
     def _pool(self, one: Comparison, mark: str) -> Section:
         words = self.words
