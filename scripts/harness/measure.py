@@ -318,7 +318,11 @@ def _package_versions() -> dict[str, str | None]:
 
 
 def describe_machine(round_settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the machine says of itself. Raises SweepError when the round asks for a GPU it does not have."""
+    """Return what the machine says of itself.
+
+    Raises SweepError when the round asks for a GPU it does not have, or for a server that cannot be: so that a mistake
+    shows before anything is measured.
+    """
     facts = machine.describe()
     needed = None if round_settings is None else round_settings.get("requires_gpu")
     names = [gpu["name"] for gpu in facts["gpus"]]
@@ -328,6 +332,8 @@ def describe_machine(round_settings: Mapping[str, Any] | None) -> dict[str, Any]
             f"this round needs the GPU {needed!r} (requires_gpu), this machine has {found}; run it on such a machine, or "
             "copy config/rounds and name your own card"
         )
+    for sweep in ({} if round_settings is None else round_settings["sweeps"]).values():
+        engines.get(sweep["engine"]).resolve(sweep["server"], sweep["workload"], sweep["load"]["levels"])
     return facts
 
 
