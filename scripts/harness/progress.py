@@ -77,7 +77,7 @@ def describe(label: str, progress: Progress, bar: bool) -> str:
     parts.append(f"{progress.done}/{progress.total} requests")
     if progress.failed:
         parts.append(f"{progress.failed} failed")
-    parts.append(f"{progress.tok_s:,.0f} tok/s")
+    parts.append(f"{progress.tok_s:,.{0 if progress.tok_s >= 10 or not progress.tok_s else 1}f} tok/s")
     left = seconds_left(progress)
     if left is not None and progress.done < progress.total:
         parts.append(f"{_clock(left)} left")

@@ -298,6 +298,7 @@ def test_bar_shows_level_requests_rate_and_time_left() -> None:
     text = describe("demo c4", progress(), bar=True)
     assert text.startswith("demo c4  ███████████·")
     assert text.endswith("30/64 requests  1,234 tok/s  1:04 left")
+    assert "  0.4 tok/s" in describe("x", progress(tok_s=0.42), bar=False)
     assert "2 failed" in describe("demo c4", progress(failed=2), bar=False)
     assert describe("x", progress(phase="converting"), bar=True) == "x  converting …"
     assert "warm-up" in describe("x", progress(phase="warmup"), bar=False)

@@ -168,8 +168,19 @@ def _load(options: argparse.Namespace) -> int:
         )
         return 130
     if not summary["requests_ok"]:
-        print(f"error: none of the {spec.requests} requests succeeded: {_why(result.requests_path)}", file=sys.stderr)
+        why = _why(result.requests_path)
+        hint = ""
+        if spec.prompt_kind == "token_ids" and why.startswith(("http_status 400", "http_status 422")):
+            hint = " (if the server takes no token ids as prompt, use --prompt text)"
+        print(f"error: none of the {spec.requests} requests succeeded: {why}{hint}", file=sys.stderr)
         return 1
+    length = summary["prompt_length"]
+    if length["mean"] is not None and (length["min"], length["max"]) != (spec.input_tokens, spec.input_tokens):
+        print(
+            f"note: by the server's count prompts had {length['min']} to {length['max']} tokens, not the"
+            f" {spec.input_tokens} asked for",
+            file=sys.stderr,
+        )
     return 0
 
 

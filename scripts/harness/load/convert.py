@@ -176,7 +176,7 @@ def _first_pass(journal: Path, spill: BinaryIO, places: dict[int, tuple[int, int
 def _offsets(journal: Path) -> Offsets | None:
     """Read the clock samples of a journal; they are needed before the first read can be placed in time."""
     found: Offsets | None = None
-    for block in read_journal(journal):
+    for block in read_journal(journal, events_only=True):
         if isinstance(block, Reads):
             continue
         for event in block:

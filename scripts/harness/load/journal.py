@@ -144,8 +144,10 @@ def unpack_reads(entries: int, body: bytes) -> Reads:
     return Reads(ids, user, kernel, offsets, body)
 
 
-def read_journal(path: Path) -> Iterator[Reads | list[dict[str, Any]]]:
+def read_journal(path: Path, events_only: bool = False) -> Iterator[Reads | list[dict[str, Any]]]:
     """Yield the blocks of a journal in order: reads, or lists of events. Stops at the first block that is cut short.
+
+    With ``events_only`` the reads are passed over.
 
     Raises ValueError if the file is not a journal.
     """
@@ -160,6 +162,9 @@ def read_journal(path: Path) -> Iterator[Reads | list[dict[str, Any]]]:
             magic, kind, _, _, entries, stored_length, raw_length = HEADER.unpack(header)
             if magic != MAGIC:
                 raise ValueError(f"{path}: expected a block at byte {file.tell() - HEADER.size}, found {header[:4]!r}")
+            if events_only and kind == b"R":
+                file.seek(stored_length, os.SEEK_CUR)
+                continue
             stored = _exactly(file, stored_length)
             if stored is None:
                 return
@@ -173,12 +178,3 @@ def read_journal(path: Path) -> Iterator[Reads | list[dict[str, Any]]]:
 def _exactly(file: BinaryIO, length: int) -> bytes | None:
     data = file.read(length)
     return data if len(data) == length else None
-
-
-def sync(path: Path) -> None:
-    """Ask the disk to keep a file."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,8 +22,8 @@ class Timeouts:
     """
 
     connect_s: float = 10.0
-    first_token_s: float = 600.0
-    between_tokens_s: float = 300.0
+    first_token_s: float = 300.0
+    between_tokens_s: float = 120.0
     total_s: float = 3600.0
 
 

@@ -28,7 +28,7 @@ from scripts.harness.load.clock import ask_for_stamps, sample_offset
 from scripts.harness.load.framing import framing_of
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import JournalWriter, Read
-from scripts.harness.load.network import Addresses, Expired, StampedStream
+from scripts.harness.load.network import Addresses, Expired
 from scripts.harness.load.priority import run_first
 from scripts.harness.load.spec import PROMPT, LoadSpec, spec_from_json
 from scripts.harness.load.transport import SlotTransport
@@ -45,13 +45,12 @@ LEFT_OPEN_FINISHED_NS = 5_000_000_000
 class Exchange:
     """One request in flight."""
 
-    __slots__ = ("request_id", "slot", "started_ns", "stream")
+    __slots__ = ("request_id", "slot", "started_ns")
 
     def __init__(self, request_id: int, slot: int, started_ns: int) -> None:
         self.request_id = request_id
         self.slot = slot
         self.started_ns = started_ns
-        self.stream: StampedStream | None = None
 
 
 class Worker:
@@ -208,12 +207,9 @@ class Worker:
         """Send once; return how the body ended and the status."""
         slot = self.transport.slot(exchange.slot)
         request.extensions = {"slot": exchange.slot, "request_id": exchange.request_id, "timeout": self.timeout}
-        if slot.backend.stream is not None:
-            exchange.stream = slot.backend.stream
         response = await self.transport.handle_async_request(request)
         stream = slot.backend.stream
         assert stream is not None
-        exchange.stream = stream
         headers = {name.lower(): value for name, value in response.headers.items()}
         framing = framing_of(response.status_code, headers)
         self.journal.before.append(
@@ -246,11 +242,9 @@ class Worker:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic_ns()
             for exchange in list(self.live.values()):
-                stream = exchange.stream
+                stream = self.transport.slot(exchange.slot).backend.stream
                 if stream is None:
-                    stream = exchange.stream = self.transport.slot(exchange.slot).backend.stream
-                    if stream is None:
-                        continue
+                    continue  # connecting has its own limit
                 started = exchange.started_ns if stream.write_start_ns is None else stream.write_start_ns
                 silent = now - max(stream.last_ns, started)
                 if not stream.token_seen and (now - started > first or silent > between):
