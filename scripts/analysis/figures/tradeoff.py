@@ -76,7 +76,7 @@ def draw(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.number(value)))
     axes.set_xlabel(words("axis.throughput"))
     axes.set_ylabel(words("axis.ttft"))
-    axes.legend(loc="upper left", handlelength=2.4)
+    lines = style.legend_above(axes, 2)
     notes = []
     if point is not None:
         tier = derived.sweep.get("operating_slo_s")
@@ -88,7 +88,7 @@ def draw(
         *style.interval_note(levels, ["ttft_p99_ms", "ttft_p50_ms"], words),
         *style.invalid_note(reasons, words),
     ]
-    return style.finish(figure, axes, title, context, words, notes=notes)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 
 
 def draw_tiers(axes: Axes, tier_values: list[float], words: Words) -> None:

@@ -146,7 +146,7 @@ class Composer:
         words, context, extras = self.words, self.subject.context, self.subject.extras
         provenance = extras.get("provenance") or {}
         arguments = provenance.get("arguments") or {}
-        startup = {key: value for key, value in (context.get("startup") or {}).items() if known(value)}
+        startup = {key: value for key, value in (context.get("startup") or {}).items() if key != "lines"}
         lines = tuple(str(line) for line in extras.get("startup_lines") or ())
         revision = provenance.get("revision")
         parts = {
@@ -162,7 +162,10 @@ class Composer:
                 *([Block(text=_revision(revision, provenance.get("clean"), words))] if revision else []),
                 *self.mapping("versions", provenance.get("versions") or context.get("versions")),
                 *self.mapping("client_arguments", arguments.get("client") or context.get("client_arguments")),
-                *self.records("files", list(provenance.get("files") or ()), "path", "bytes", "sha256"),
+                *(
+                    replace(one, folded=True)
+                    for one in self.records("files", list(provenance.get("files") or ()), "path", "bytes", "sha256")
+                ),
             ],
         }
         made = [self.section(name, blocks) for (name, _), blocks in parts.items() if blocks]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -224,19 +225,34 @@ def all_definitions(words: Words) -> Table:
 
 
 def of_mapping(name: str, values: Mapping[str, Any], words: Words) -> Table:
-    """Return names and values of a mapping as it was recorded; nested values as compact JSON."""
-    import json
-
-    def text(value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return f"{value:,}"
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
-
-    body = tuple((Cell(str(key), raw=str(key)), Cell(text(value), raw=text(value))) for key, value in values.items())
+    """Return names and values of a mapping as recorded: nested names joined by a dot, what is not known left out."""
+    body = tuple((Cell(key, raw=key), Cell(text, raw=text)) for key, text in _flat(values))
     heads = (words("column.item"), words("column.value"))
     return Table(name, words(f"table.{name}"), ("item", "value"), heads, body)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return (name, text) of every value that is known, in their order."""
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{name}.")
+        elif isinstance(value, list | tuple):
+            if value:
+                found.append((name, ", ".join(_text(one) for one in value)))
+        elif known(value):
+            found.append((name, _text(value)))
+    return found
+
+
+def _text(value: Any) -> str:
+    """Write a recorded value: numbers with separators, what is neither number nor text as compact JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}"
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def of_records(name: str, records: Sequence[Mapping[str, Any]], words: Words, order: Sequence[str] = ()) -> Table:
@@ -256,7 +272,8 @@ def of_records(name: str, records: Sequence[Mapping[str, Any]], words: Words, or
                     Cell(f"{value:,.6g}" if isinstance(value, float) else f"{value:,}", raw=value, numeric=True)
                 )
             else:
-                cells.append(Cell(str(value), raw=value))
+                text = ", ".join(map(_text, value)) if isinstance(value, list | tuple) else _text(value)
+                cells.append(Cell(text, raw=text))
         body.append(tuple(cells))
     heads = tuple(words(f"column.{key}") if words.has(f"column.{key}") else str(key) for key in keys)
     return Table(name, words(f"table.{name}"), tuple(map(str, keys)), heads, tuple(body))
