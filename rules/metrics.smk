@@ -33,6 +33,7 @@ rule aggregate_levels:
     input:
         metrics=per_level("results/metrics/{machine}/{round}/{sweep}/c{level}/metrics.parquet"),
         cells=per_level("results/raw/{machine}/{round}/{sweep}/c{level}/cell.json"),
+        replicates=per_level("results/metrics/{machine}/{round}/{sweep}/c{level}/replicates.parquet"),
         kv_pool="results/metrics/{machine}/{round}/{sweep}/kv_pool.json",
         machine="results/raw/{machine}/{round}/machine.json",
         peaks="results/raw/{machine}/{round}/peaks.json",

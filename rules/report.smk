@@ -10,6 +10,7 @@ rule write_report:
         findings="results/metrics/{machine}/{round}/{sweep}/findings.json",
         index="results/figures/{machine}/{round}/{sweep}/figures.json",
         cells=per_level("results/raw/{machine}/{round}/{sweep}/c{level}/cell.json"),
+        repeats=if_repeated("results/metrics/{machine}/{round}/{sweep}/repeats.parquet"),
         template="report/template.html.j2",
         texts=["report/texts/en.yaml", "report/texts/zh.yaml"],
         library=library("write_report"),

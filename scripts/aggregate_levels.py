@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scripts.analysis import context, schema
+from scripts.analysis import agreement, context, load_levels, schema
 from scripts.harness import rule
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ def load(path: str) -> Any:
 def main(metrics: Sequence[str], cells: Sequence[str], given: Any, report: dict[str, Any], out: Any) -> None:
     table = pa.concat_tables([pq.read_table(path) for path in metrics]).sort_by("C")
     schema.write("levels", table, out.levels, out.csv)
-    known = context.build([load(path) for path in cells], load(given.kv_pool), load(given.machine), load(given.peaks), report)
+    records = [load(path) for path in cells]
+    known = context.build(records, load(given.kv_pool), load(given.machine), load(given.peaks), report)
+    draws = {cell["level"]: pd.read_parquet(path) for cell, path in zip(records, given.replicates, strict=True)}
+    known["agreement"] = agreement.of_sweep(draws, load_levels.read_levels(out.levels), known)
     Path(out.context).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
 
 

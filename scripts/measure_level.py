@@ -16,7 +16,9 @@ def main(config: dict[str, Any], wildcards: Any, settings: dict[str, Any], cell:
         plan = wiring.load(config, root)
         sweep = plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep)
         title = plan.titles[f"{sweep.machine}/{sweep.round}"]
-        job = measure.Job(sweep, settings, int(wildcards.level), Path(cell).parent, title)
+        job = measure.Job(
+            sweep, settings, int(wildcards.level), Path(cell).parent, title, int(wildcards.get("repeat", 1))
+        )
         measure.level(job, Places.of(root), say)
 
 

@@ -1,10 +1,10 @@
-"""Rounds from the command line: close one, verify them, print where their reports are or which file stands for a level."""
+"""Rounds from the command line: close one, verify them, print where reports are or which file stands for a level."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from scripts.harness import config, rounds, wiring
+from scripts.harness import config, examples, rounds, wiring
 from scripts.harness.errors import SweepError
 
 
@@ -15,16 +15,23 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("close", help="write checksums and close").add_argument("round", nargs="?", default="")
     commands.add_parser("verify", help="name what is missing or changed").add_argument("round", nargs="?", default="")
     commands.add_parser("reports", help="print the paths of the reports").add_argument("round", nargs="?", default="")
+    commands.add_parser("bring", help="copy an example round to results/raw").add_argument("round")
     cell = commands.add_parser("cell", help="print the file that stands for one level")
     for name in ("round", "sweep", "level"):
         cell.add_argument(name, nargs="?", default="")
     options = parser.parse_args(argv)
     root = Path.cwd()
     try:
-        return {"close": _close, "verify": _verify, "reports": _reports, "cell": _cell}[options.command](root, options)
+        return {"bring": _bring, "close": _close, "verify": _verify, "reports": _reports, "cell": _cell}[options.command](root, options)
     except SweepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _bring(root: Path, options: argparse.Namespace) -> int:
+    for path in examples.bring(root, [options.round]):
+        print(f"brought {path.relative_to(root)} from {examples.EXAMPLES}")
+    return 0
 
 
 def _close(root: Path, options: argparse.Namespace) -> int:

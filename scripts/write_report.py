@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def main(given: Any, page: str, table: str, language: str) -> None:
-    beside = extras.beside(given.cells, given.context)
+    beside = extras.beside(given.cells, given.context) | extras.passes(given.repeats)
     subject = stages.subject_of(given.levels, given.context, beside, language)
     stages.page(subject, Path(given.index).parent, Path(table).parent, Path(page))
 

@@ -1,13 +1,14 @@
 """Compare sweeps: did the answer move, by more than noise, and may a cause be named? Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import kv
-from scripts.analysis.derive import Derived, derive
+from scripts.analysis import kv, noise
+from scripts.analysis.derive import Derived, derive, knee_rules
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import get, growth_pct, minus, number
 from scripts.harness.errors import SweepError
@@ -36,11 +37,17 @@ INPUTS = {
     "model": ("model", "model_name"),
     "machine": ("machine", "instance"),
     "driver": ("driver", "cuda"),
-    "device": ("devices", "gpu", "gpus", "device", "hardware"),
+    "device": ("gpu", "gpus", "device", "devices", "hardware"),
     "clocks": ("clocks", "gpu_clocks"),
+    "host": ("host",),
 }
+HOST = ("os", "kernel", "cpu", "memory_total_bytes")
+SAME_WORK = ("endpoint", "prompt", "temperature", "ignore_eos")
+"""Settings of the client that make the work another one."""
 RECORDED = ("server", "client", "version", "driver", "device")
 CONFIDENCE = 0.95
+DRAWS = 100
+SEED = 20_260_101
 
 
 @dataclass(frozen=True)
@@ -63,20 +70,23 @@ class Difference:
 
 @dataclass(frozen=True)
 class Side:
-    """One sweep to compare. ``repeats`` are further tables of the same sweep, measured again."""
+    """One sweep to compare. ``repeats`` are further tables of the same sweep, measured again; ``replicates`` are the
+    draws of the bootstrap of each level."""
 
     label: str
     levels: "pd.DataFrame"
     context: Mapping[str, Any]
     repeats: Sequence["pd.DataFrame"] = ()
+    replicates: Mapping[int, "pd.DataFrame"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Delta:
     """One metric at one level on both sides.
 
-    ``verdict``: moved, within noise or not evaluable. ``band`` is the half-width of the noise on the difference,
-    ``band_from`` where it comes from (bootstrap, repeats).
+    ``before`` and ``after`` are the means over the repeats. ``verdict``: moved, within noise or not evaluable. ``band``
+    is the half-width of the noise on the difference, ``band_pct`` the same as a share of ``before``, ``band_from``
+    where it comes from (bootstrap and repeats, or bootstrap and default).
     """
 
     C: int
@@ -89,17 +99,23 @@ class Delta:
     band_from: str | None
     verdict: str
     reason: str | None = None
+    band_pct: float | None = None
 
 
 @dataclass(frozen=True)
 class Knee:
-    """One rule on both sides; ``moved`` is None when a side could not be evaluated."""
+    """One rule on both sides; ``moved`` is None when a side could not be evaluated.
+
+    ``agree_pct``: how often a resampled pair of both sides picks the same level; a difference that the draws themselves
+    make that often is noise. None without draws.
+    """
 
     rule: str
     before: Any
     after: Any
     moved: bool | None
     reason: str | None = None
+    agree_pct: float | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,8 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sweeps side by side."""
+    """Two sweeps side by side. ``quantile``: standard deviations that noise is allowed; ``freedom``: degrees of freedom
+    of the noise between runs, 0 where it is a stated default."""
 
     before: str
     after: str
@@ -130,6 +147,8 @@ class Comparison:
     pool: Mapping[str, Any]
     accounts: Mapping[str, Mapping[str, Any] | None]
     attribution: Attribution
+    quantile: float
+    freedom: int
     derived: tuple[Derived, Derived] = field(repr=False, compare=False)
 
 
@@ -182,12 +201,15 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
             # a whole record that one side lacks is unrecorded, not a difference
             if (left is None or right is None) and (kind in RECORDED or isinstance(left or right, Mapping)):
                 continue
-            nested = isinstance(left, Mapping | list | tuple)
+            # a list of words of a command line is taken apart; other lists are one value
+            nested = isinstance(left, Mapping) or (isinstance(left, list | tuple) and kind in ("server", "client"))
             a, b = (flattened(side, "" if nested else name) for side in (left, right))
+            if kind == "host":
+                a, b = ({key: v for key, v in side.items() if key.split(".")[0] in HOST} for side in (a, b))
             if kind == "model":
                 a, b = ({key: value for key, value in side.items() if not isinstance(value, float)} for side in (a, b))
             found += [
-                Difference(kind, key, a.get(key), b.get(key))
+                Difference("workload" if kind == "client" and key in SAME_WORK else kind, key, a.get(key), b.get(key))
                 for key in dict.fromkeys([*a, *b])
                 if not _same(a.get(key), b.get(key))
             ]
@@ -276,12 +298,11 @@ def compare(
     limits = Thresholds.of(after.context)
     shared = [row["C"] for row in left.rows if any(other["C"] == row["C"] for other in right.rows)]
     names = [prefix + name for name in metrics]
-    tests = max(1, sum(_comparable(left, right, level, name) for level in shared for name in names))
-    deltas = tuple(
-        _delta(level, name, (left, before), (right, after), tests=tests, limits=limits)
-        for level in shared
-        for name in names
-    )
+    both = ((left, before), (right, after))
+    noises = {name: _between(both, name, limits) for name in names}
+    tests = sum(_comparable(left, right, level, name) for level in shared for name in names)
+    deltas = tuple(_delta(level, name, both, noises[name], tests) for level in shared for name in names)
+    freedom = max((one.freedom for found in noises.values() for one in found.values() if one.freedom), default=None)
     verdicts = {level: _verdict([one for one in deltas if level == one.C]) for level in shared}
     old_memory, new_memory = (kv.memory_of(side.context.get("startup"), side.context) for side in (before, after))
     return Comparison(
@@ -290,7 +311,7 @@ def compare(
         unlike=unlike,
         differences=tuple(found),
         deltas=deltas,
-        knees=tuple(_knee(rule, left, right) for rule in KNEES),
+        knees=_knees(both, noises, limits, prefix),
         levels=verdicts,
         pool={
             **pools(before.context, after.context),
@@ -302,6 +323,8 @@ def compare(
             after.label: kv.account(new_memory, limits.account_gib) if new_memory else None,
         },
         attribution=attribute(before.context, after.context),
+        quantile=noise.quantile(tests, CONFIDENCE, freedom),
+        freedom=freedom or 0,
         derived=(left, right),
     )
 
@@ -327,61 +350,116 @@ def _verdict(deltas: Sequence[Delta]) -> str:
     return next((name for name in ("moved", "within noise") if name in verdicts), "not evaluable")
 
 
-def _half_widths(derived: Derived, side: Side, level: int, name: str) -> tuple[float, float] | None:
-    """Return how far the value may be off, below and above: bootstrap or repeats, whichever is wider."""
-    row = derived.row(level)
-    value = get(row, name)
-    if value is None:
+Sides = tuple[tuple[Derived, Side], tuple[Derived, Side]]
+
+
+def _runs(derived: Derived, side: Side, level: int, name: str) -> tuple[float, ...]:
+    """Return the values of a metric at a level, one a pass, the first pass first; only those above 0."""
+    again = [row for table in side.repeats for row in table.to_dict("records") if number(row["C"]) == level]
+    found = [get(derived.row(level), name), *(get(row, name) for row in again)]
+    return tuple(value for value in found if value is not None and value > 0)
+
+
+def _between(both: Sides, name: str, limits: Thresholds) -> dict[int, noise.Between]:
+    """Return the noise between runs of a metric at each level: one value from all repeats, else the stated default."""
+    levels = sorted({row["C"] for derived, _ in both for row in derived.rows})
+    runs = [_runs(*one, level, name) for one in both for level in levels]
+    found = {}
+    for level in levels:
+        column = "requests_ok" if "itl_" not in name else "itl_p99_tail_requests"
+        samples = [get(derived.row(level), column) for derived, _ in both]
+        if (
+            column != "requests_ok"
+        ):  # gaps of one request are not independent: what counts is how many requests share the tail
+            samples = [None if count is None else count * 20 for count in samples]
+        default = noise.default_sd(name, limits.run_noise_pct / 100, samples, limits.run_noise_tail_pct / 100)
+        found[level] = noise.between(runs, default)
+    return found
+
+
+def _value(derived: Derived, side: Side, level: int, name: str) -> noise.Value | None:
+    runs, row, draws = _runs(derived, side, level, name), derived.row(level), side.replicates.get(level)
+    if not runs:
         return None
-    low, high = get(row, f"{name}_lo"), get(row, f"{name}_hi")
-    widths = [] if low is None or high is None else [(max(0.0, value - low), max(0.0, high - value))]
-    others = [
-        get(again, name) for table in side.repeats for again in table.to_dict("records") if number(again["C"]) == level
-    ]
-    seen = [other for other in others if other is not None]
-    if seen:
-        spread = [*seen, value]
-        widths.append((value - min(spread), max(spread) - value))
-    return (max(w[0] for w in widths), max(w[1] for w in widths)) if widths else None
+    column = None if draws is None or name not in draws else [float(value) for value in draws[name]]
+    return noise.Value(runs, noise.within_of(get(row, f"{name}_lo"), get(row, f"{name}_hi"), column))
 
 
-def _delta(
-    level: int, name: str, left: tuple[Derived, Side], right: tuple[Derived, Side], *, tests: int, limits: Thresholds
-) -> Delta:
-    """Judge one metric at one level.
-
-    The band is the root of the sum of the two half-widths' squares on the sides that face each other, widened for the
-    number of comparisons made (Bonferroni), and never under a share of the value: a bootstrap sees the spread within a
-    run, not the drift from one run to the next.
-    """
-    before, after = get(left[0].row(level), name), get(right[0].row(level), name)
-    delta, pct = minus(after, before), growth_pct(before, after)
-    if before is None or after is None or delta is None:
-        sides = [side.label for (derived, side) in (left, right) if get(derived.row(level), name) is None]
-        reason = f"{name} is missing in {' and '.join(sides)}"
-        return Delta(level, name, before, after, None, None, None, None, "not evaluable", reason)
-    old, new = _half_widths(*left, level, name), _half_widths(*right, level, name)
+def _delta(level: int, name: str, both: Sides, between: Mapping[int, noise.Between], tests: int) -> Delta:
+    """Judge one metric at one level against the noise of ``noise.band``, for one of ``tests`` comparisons."""
+    sides = [side for _, side in both]
+    old, new = (_value(derived, side, level, name) for derived, side in both)
     if old is None or new is None:
-        sides = [side.label for (_, side), width in ((left, old), (right, new)) if width is None]
-        reason = f"no bootstrap interval and no repeat of {name} in {' and '.join(sides)}"
+        lacking = [side.label for side, value in zip(sides, (old, new), strict=True) if value is None]
+        before, after = (None if value is None else value.centre for value in (old, new))
+        reason = f"{name} is missing in {' and '.join(lacking)}"
+        return Delta(level, name, before, after, None, None, None, None, "not evaluable", reason)
+    before, after = old.centre, new.centre
+    delta, pct = after - before, growth_pct(before, after)
+    band = noise.band(old, new, between[level], tests, CONFIDENCE)
+    if band is None:
+        lacking = [side.label for side, value in zip(sides, (old, new), strict=True) if value.within is None]
+        reason = f"no bootstrap interval and no repeat of {name} in {' and '.join(lacking)}"
         return Delta(level, name, before, after, delta, pct, None, None, "not evaluable", reason)
-    facing = (old[1], new[0]) if delta > 0 else (old[0], new[1])
-    widening = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (2 * tests)) / NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2)
-    floor = (limits.drift_tail_pct if "p99" in name or "max" in name else limits.drift_pct) / 100
-    band = max(math.hypot(*facing) * widening, floor * max(abs(before), abs(after)))
-    repeated = bool(left[1].repeats or right[1].repeats)
-    origin = "bootstrap and repeats" if repeated else "bootstrap"
-    return Delta(level, name, before, after, delta, pct, band, origin, "moved" if abs(delta) > band else "within noise")
+    width = before * (math.exp(band.log) - 1 if delta >= 0 else 1 - math.exp(-band.log))
+    moved = abs(math.log(after / before)) > band.log
+    origin = f"bootstrap and {between[level].origin}"
+    share = 100 * width / before
+    return Delta(
+        level, name, before, after, delta, pct, width, origin, "moved" if moved else "within noise", None, share
+    )
 
 
-def _knee(rule: str, left: Derived, right: Derived) -> Knee:
-    """Compare one named rule."""
-    states = [derived.sweep["rules"][rule] for derived in (left, right)]
-    before, after = states[0]["value"], states[1]["value"]
-    if any(state["status"] == "not_evaluable" for state in states):
-        missing = [name for state in states for name in state["missing"]]
-        return Knee(rule, before, after, None, f"{', '.join(dict.fromkeys(missing))} missing")
-    return Knee(rule, before, after, before != after)
+def _knees(
+    both: Sides, noises: Mapping[str, Mapping[int, noise.Between]], limits: Thresholds, prefix: str
+) -> tuple[Knee, ...]:
+    """Compare the named rules. A difference that the draws of both sides make by themselves has not moved."""
+    left, right = (derived for derived, _ in both)
+    states = [derived.sweep["steady"] if prefix else derived.sweep for derived in (left, right)]
+    differ = any(states[0]["rules"][rule]["value"] != states[1]["rules"][rule]["value"] for rule in KNEES)
+    picks = [_picks(derived, side, noises, prefix) if differ else {} for derived, side in both]
+    found = []
+    for rule in KNEES:
+        old, new = (state["rules"][rule] for state in states)
+        before, after = old["value"], new["value"]
+        if "not_evaluable" in (old["status"], new["status"]):
+            missing = dict.fromkeys([*old["missing"], *new["missing"]])
+            found.append(Knee(rule, before, after, None, f"{', '.join(missing)} missing"))
+            continue
+        agree = 100 * noise.agreement(picks[0][rule], picks[1][rule]) if all(picks) else None
+        noisy = before != after and agree is not None and agree >= limits.knee_agreement_pct
+        found.append(Knee(rule, before, after, before != after and not noisy, "within noise" if noisy else None, agree))
+    return tuple(found)
+
+
+def _picks(
+    derived: Derived, side: Side, noises: Mapping[str, Mapping[int, noise.Between]], prefix: str
+) -> dict[str, dict[Hashable, float]]:
+    """Return how often each rule picks what over the draws of a side, each draw with the noise between runs laid over.
+
+    Empty when some level has no draws.
+    """
+    import pandas as pd
+
+    levels = [row["C"] for row in derived.rows]
+    if not levels or any(level not in side.replicates for level in levels):
+        return {}
+    chance = random.Random(SEED)
+    count = min(DRAWS, *(len(side.replicates[level]) for level in levels))
+    counts: dict[str, Counter[Hashable]] = {rule: Counter() for rule in KNEES}
+    for draw in range(count):
+        rows = []
+        for level in levels:
+            table = side.replicates[level]
+            row: dict[str, Any] = {"C": level, "requests_ok": get(derived.row(level), "requests_ok")}
+            for name, between in noises.items():
+                value = number(table[name].iloc[draw]) if name in table else None
+                row[name] = None if value is None else value * math.exp(chance.gauss(0.0, between[level].sd))
+            rows.append(row)
+        picked = knee_rules(pd.DataFrame(rows), side.context, prefix)
+        for rule in KNEES:
+            counts[rule][picked[rule]["value"]] += 1
+    return {rule: {pick: n / count for pick, n in found.items()} for rule, found in counts.items()}
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

@@ -59,7 +59,9 @@ def build(
         "temperature": 0,
         "ignore_eos": True,
         "versions": dict(first["versions"]),
-        "driver": machine.get("driver"),
+        "driver": machine.get("gpu_driver") if machine["gpus"] else "no GPU",
+        "cuda": machine.get("cuda_driver"),
+        "clocks": _clocks(machine),
         "devices": [gpu["name"] for gpu in machine["gpus"]] or [machine["cpu"]["model"]],
         "cpu": machine["cpu"],
         "host": machine,
@@ -80,7 +82,8 @@ def boots(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         boot = cell["boot"]
         entry = found.setdefault(
             boot["boot_id"],
-            {key: boot.get(key) for key in ("boot_id", "started_at", "ready_s", "version", "max_level")} | {"levels": []},
+            {key: boot.get(key) for key in ("boot_id", "started_at", "ready_s", "version", "max_level")}
+            | {"levels": []},
         )
         entry["levels"].append(cell["level"])
     return sorted(found.values(), key=lambda entry: str(entry["boot_id"]))
@@ -101,6 +104,16 @@ def _capacity(resolved: Mapping[str, Any]) -> int | None:
     arguments = resolved.get("arguments") or {}
     found = _first(slots, arguments.get("max-num-seqs"))
     return None if found is None else int(found)
+
+
+def _clocks(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the largest clocks of each GPU as the driver gives them; what it does not say is left out."""
+    return {
+        f"gpu{place}.{name}": gpu[name]
+        for place, gpu in enumerate(machine["gpus"])
+        for name in ("sm_clock_max_mhz", "memory_clock_max_mhz")
+        if gpu.get(name) is not None
+    }
 
 
 def _card_gib(machine: Mapping[str, Any]) -> float | None:

@@ -91,6 +91,12 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     return Derived(frame.reset_index(drop=True), sweep, rows)
 
 
+def knee_rules(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return only the named rules' states of ``derive`` (``sweep["rules"]``): quick, for the tables of a bootstrap."""
+    found: dict[str, Any] = _rules_alone(levels, context, prefix)["rules"]
+    return found
+
+
 def normalize(levels: "pd.DataFrame") -> Rows:
     """Return the rows sorted by C with None for missing and numbers for strings of numbers.
 
@@ -291,13 +297,16 @@ def _derive_utilization(rows: Rows, cost: predict.Cost, engine: str) -> str | No
 
 def picks(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return what each named rule picks on ``levels``, and nothing else: for the bootstrap's many draws of a table."""
+    found = _rules_alone(levels, context, prefix)
+    return {name: found[name] for name in found["rules"]}
+
+
+def _rules_alone(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     rows = normalize(levels)
-    cost = predict.cost_of(context)
     for row in rows:
         row["roofline_floor_ms"] = None
-    _derive_client(rows, cost, prefix)
-    found = _knees(rows, context, Thresholds.of(context), prefix)
-    return {name: found[name] for name in found["rules"]}
+    _derive_client(rows, predict.cost_of(context), prefix)
+    return _knees(rows, context, Thresholds.of(context), prefix)
 
 
 def _points(rows: Rows, name: str) -> list[knee.Point]:

@@ -823,8 +823,37 @@ def r4(case: Case, found: Found) -> Finding:
     ]
     token = case.sweep["model"]["kv_bytes_per_token"]
     smaller = min(pools) if len(pools) == 2 else None
-    numbers = {**base.numbers, "pin_tokens": smaller, "pin_bytes": times(smaller, token)}
+    numbers = {
+        **base.numbers,
+        "pin_tokens": smaller,
+        "pin_bytes": times(smaller, token),
+        **_pin_margin(case, smaller, token),
+    }
     return _passed_on("R4", base, numbers) if base.outcome == NOT_EVALUABLE else judged("R4", base.holds, numbers)
+
+
+def _pin_margin(case: Case, tokens: float | None, token: float | None) -> dict[str, float | None]:
+    """Return what the tighter device has left with the pinned pool, in MiB; None unless both logs give the device's
+    limit (vLLM's suggestion for the whole device, which leaves 150 MiB)."""
+    from scripts.analysis import kv
+    from scripts.analysis.kv_pin import recommend_common
+
+    contexts = (case.previous_context or {}, case.context)
+    memories = [kv.memory_of(context.get("startup"), context) for context in contexts]
+    limits = [None if memory is None else memory.suggested_device_bytes for memory in memories]
+    if tokens is None or token is None or limits[0] is None or limits[1] is None:
+        return {"margin_mib": None}
+    pools = [int(value) for memory in memories if memory is not None and (value := memory.kv_pool_tokens) is not None]
+    if len(pools) < 2 or min(pools) <= 0:
+        return {"margin_mib": None}
+    pin = recommend_common(
+        pool_tokens_a=pools[0],
+        pool_tokens_b=pools[1],
+        kv_bytes_per_token=token,
+        device_limit_bytes_a=int(limits[0]),
+        device_limit_bytes_b=int(limits[1]),
+    )
+    return {"margin_mib": None if pin.margin_bytes is None else pin.margin_bytes / 2**20}
 
 
 FINDINGS: dict[str, Callable[[Case, Found], Finding]] = {

@@ -438,6 +438,8 @@ _DERIVED_BOTH = (
     Column(
         "predicted_read_gb_s", "float64", "GB/s", "Bytes read by the model's shape", "steps/s x W + requests/s x rest"
     ),
+    Column("kv_reconciled_blocks_pct", "float64", "%", "The same in whole blocks", "running_mean x block ctx / pool"),
+    Column("kv_residual_pct", "float64", "%", "KV mean less what rounding and blocks explain, relative"),
     Column("joule_per_output_token", "float64", "J", "Energy per output token", "energy_j / output_tokens_total"),
     Column(
         "identity_residual_medians_ms", "float64", "ms", "Medians do not add", "E2EL - TTFT - (n_out - 1) x TPOT, p50"
@@ -446,6 +448,8 @@ _DERIVED_BOTH = (
 
 _DERIVED = (
     *_DERIVED_BOTH,
+    Column("mfu_analytic_pct", "float64", "%", "The same from the model's shape", "predicted_tflop_s / peak"),
+    Column("mbu_analytic_pct", "float64", "%", "The same from the model's shape", "predicted_read_gb_s / peak"),
     Column("roofline_floor_ms", "float64", "ms", "Least time of a decode step", "(W + C x ctx x k) / BW"),
     Column("roofline_floor_at_running_mean_ms", "float64", "ms", "The same with the running mean for C"),
     Column("predicted_decode_step_ms", "float64", "ms", "Decode step by the model's shape, without prefill"),
@@ -494,6 +498,20 @@ REPLICATES = (
     ),
 )
 
+REPEATS = (
+    Column("repeat", "int32", "", "Pass through the sweep, from 1 on", nullable=False),
+    Column("C", "int32", "", "Concurrency of the level", nullable=False),
+    Column("run_id", "string", "", "Measurement it comes from"),
+    Column("boot_id", "string", "", "Boot it was measured on"),
+    Column("requests_ok", "int64", "requests", "Requests that succeeded"),
+    *(
+        Column(
+            metric, "float64", "tok/s" if metric.endswith("tok_s") else "ms", "As in the table of levels, of this pass"
+        )
+        for metric in _CONFIDENT
+    ),
+)
+
 GAUGES = (
     Column("C", "int32", "", "Concurrency of the level", nullable=False),
     Column("t_s", "float64", "s", "When it was read, from the start of the run", nullable=False),
@@ -510,6 +528,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "telemetry": TELEMETRY,
     "levels": LEVELS,
     "replicates": REPLICATES,
+    "repeats": REPEATS,
     "itl_histogram": ITL_HISTOGRAM,
     "token_rate": TOKEN_RATE,
     "in_flight": IN_FLIGHT,

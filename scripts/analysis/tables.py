@@ -35,6 +35,7 @@ METRICS: dict[str, str] = {
     "itl_p99_over_p50": "x",
     "itl_p99_jump_from_prev": "x",
     "e2el_p50_ms": "ms_plain",
+    "e2el_p99_ms": "ms_plain",
     "decode_p50_s": "s_plain",
     "ttft_share_pct": "pct",
     "kv_upper_bound_pct": "pct",
@@ -341,7 +342,9 @@ def deltas(comparison: Comparison, language: str = "en") -> Table:
                 "before": one.before,
                 "after": one.after,
                 "delta": one.delta,
-                "band": one.band,
+                "delta_pct": one.delta_pct,
+                "band_pct": one.band_pct,
+                "band_from": one.band_from or "",
                 "verdict": one.verdict,
                 "note": one.reason or "",
             }
@@ -349,15 +352,15 @@ def deltas(comparison: Comparison, language: str = "en") -> Table:
         shown.append(
             {
                 "metric": texts.column(one.metric, language),
-                **{
-                    name: texts.shown(metric, getattr(one, name), language)
-                    for name in ("before", "after", "delta", "band")
-                },
+                **{name: texts.shown(metric, getattr(one, name), language) for name in ("before", "after", "delta")},
+                "delta_pct": texts.shown("signed_pct", one.delta_pct, language),
+                "band_pct": texts.shown("pct", one.band_pct, language),
+                "band_from": one.band_from or "",
                 "verdict": str(texts.lookup(f"compare.{one.verdict}", language)),
                 "note": one.reason or "",
             }
         )
-    columns = ("C", "metric", "before", "after", "delta", "band", "verdict", "note")
+    columns = ("C", "metric", "before", "after", "delta", "delta_pct", "band_pct", "band_from", "verdict", "note")
     return _table("deltas", columns, rows, language, "", shown=shown)
 
 

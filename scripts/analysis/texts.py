@@ -553,16 +553,24 @@ def comparison(found: Comparison, language: str = "en") -> list[str]:
     said = []
     if found.unlike:
         said.append(fill("compare.unlike", language, lines=[one.line() for one in found.unlike]))
-    for knee in found.knees:
-        key = "knee_unknown" if knee.moved is None else "knee_moved" if knee.moved else "knee_same"
-        name = str(lookup(f"compare.rules.{knee.rule}", language))
-        old, new = (_picked(value, language) for value in (knee.before, knee.after))
-        said.append(fill(f"compare.{key}", language, rule=name, old=old, new=new, value=new))
+    said += knees(found, language)
     for key in ("pool", "pool_parts"):
         said += _optional(str(lookup(f"compare.{key}", language)), language, found.pool)
     cause = found.attribution
     changed = [one.line() for one in found.differences if one.kind != "workload"]
     said.append(fill(f"compare.{cause.status}", language, lines=[*changed, *cause.unrecorded]))
+    return said
+
+
+def knees(found: Comparison, language: str = "en") -> list[str]:
+    """Return one sentence a rule: it moved, did not, differs within noise, or cannot be evaluated."""
+    said = []
+    for knee in found.knees:
+        known = "knee_moved" if knee.moved else "knee_same" if knee.before == knee.after else "knee_noise"
+        key = "knee_unknown" if knee.moved is None else known
+        name = str(lookup(f"compare.rules.{knee.rule}", language))
+        old, new = (_picked(value, language) for value in (knee.before, knee.after))
+        said.append(fill(f"compare.{key}", language, rule=name, old=old, new=new, value=new, agree_pct=knee.agree_pct))
     return said
 
 

@@ -77,6 +77,8 @@ def _with_defaults(values: Any, schema: Mapping[str, Any], definitions: Mapping[
             for key in values:
                 if key not in schema.get("properties", {}):
                     values[key] = _with_defaults(values[key], extra, definitions)
+    if isinstance(values, list) and isinstance(schema.get("items"), dict):
+        return [_with_defaults(value, schema["items"], definitions) for value in values]
     return values
 
 

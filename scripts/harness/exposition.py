@@ -23,6 +23,8 @@ Labels = tuple[tuple[str, str], ...]
 
 _EXEMPLAR = re.compile(r"^(?P<sample>[^#\n]*?(?:\{(?:[^\"}]|\"(?:\\.|[^\"\\])*\")*\})?[^#\n]*?)\s+# \{.*$")
 _ANY_LINE = re.compile(r"\s*(#|$)")
+# Buckets are most of a page and no reading of ours is taken from them; the line stays, so that numbers of lines agree.
+_BUCKET = re.compile(r"^[a-zA-Z_:][\w:]*_bucket\{[^\n]*\} [\d.eE+-]+$", re.MULTILINE)
 _NAME = re.compile(r"[a-zA-Z_:][\w:.]*(?:\{.*\})?\s+\S")
 
 
@@ -77,6 +79,7 @@ def parse(text: str) -> Page:
     text = text.replace("\r\n", "\n").removeprefix("\ufeff").replace("\x00", "")
     if " # {" in text:
         text = "\n".join(_drop_exemplar(raw) for raw in text.split("\n"))
+    text = _BUCKET.sub("#", text)
     malformed: list[tuple[int, str]] = []
     try:
         samples = _samples(text)
@@ -310,6 +313,9 @@ def read(text: str, source: str = "<page>") -> dict[str, Any]:
     hit_rate = _ratio(hits, queries)
     if hit_rate is None and queries is None and gauge is not None and gauge >= 0:
         hit_rate = gauge
+    accept_rate = _ratio(values["spec_accepted_tokens_total"], values["spec_draft_tokens_total"])
+    if accept_rate is None and values["spec_draft_tokens_total"] is None:
+        accept_rate = values["spec_accept_rate_gauge"]
     result: dict[str, Any] = {
         "engine": engine,
         "running": _tidy(values["running"]),
@@ -325,7 +331,7 @@ def read(text: str, source: str = "<page>") -> dict[str, Any]:
             "swapped": _tidy(values["swapped"]),
             "per_engine": None if engine is None else _engines_apart(page, engine),
             "prefix_cache_hit_rate": hit_rate,
-            "spec_accept_rate": _ratio(values["spec_accepted_tokens_total"], values["spec_draft_tokens_total"]),
+            "spec_accept_rate": accept_rate,
             "busy_slots_per_decode": values["busy_slots_per_decode"],
             "histograms": histograms,
             "pool": pool_of(page),

@@ -15,7 +15,7 @@ PREFIXES: Mapping[str, str] = {"vllm:": VLLM, "llamacpp:": LLAMA_CPP, "sglang:":
 ENGINE_LABELS: Mapping[str, str] = {VLLM: "engine", SGLANG: "dp_rank", LLAMA_CPP: "engine"}
 """Label that tells data-parallel engines apart; vLLM V0 has none."""
 
-RANK_LABELS = ("tp_rank", "pp_rank")
+RANK_LABELS = ("tp_rank", "pp_rank", "moe_ep_rank", "attn_tp_rank")
 """Labels of copies of one engine's value: ranks repeat it, they never add to it."""
 
 
@@ -154,6 +154,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         vllm=("vllm:spec_decode_num_accepted_tokens_total",),
         llama_cpp=("llamacpp:spec_decode_num_accepted_tokens_total",),
     ),
+    _q("spec_accept_rate_gauge", "gauge", "mean", "fraction", sglang=("sglang:spec_accept_rate",)),
     # vLLM observes iteration_tokens_total once per engine step that returns something: _count steps, _sum tokens.
     _q(
         "iterations_total",

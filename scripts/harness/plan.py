@@ -8,7 +8,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,22 @@ class Sweep:
     levels: tuple[int, ...]
     settings: Mapping[str, Any] | None
     measurable: bool
+    passes: tuple[tuple[int, int], ...] = ()
+    """(repeat, level) of every further pass through the sweep, from repeat 2 on, in the order they are measured in."""
 
     @property
     def path(self) -> str:
         """``machine/round/sweep``, as below results/raw."""
         return f"{self.machine}/{self.round}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Sweeps to compare. Each group holds sweeps that are compared with its first one; ``name`` is the folder's."""
+
+    name: str
+    groups: tuple[tuple[Sweep, ...], ...]
+    allow_unlike: bool
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,24 @@ class Plan:
     sweeps: tuple[Sweep, ...]
     config: Mapping[str, Any]
     titles: Mapping[str, str]
+    compared: tuple[Sweep, ...] = ()
+    """Sweeps that only a comparison needs: computed when it asks for them, and never measured."""
+    comparisons: tuple["Comparison", ...] = ()
 
     def sweep(self, machine: str, round: str, sweep: str) -> Sweep:
         """Return one sweep. Raises SweepError when it is not in the plan."""
-        for candidate in self.sweeps:
+        for candidate in (*self.sweeps, *self.compared):
             if candidate.path == f"{machine}/{round}/{sweep}":
                 return candidate
         raise SweepError(f"the sweep {machine}/{round}/{sweep} is in no round of config/config.yaml; add its round there")
+
+    def comparison(self, name: str) -> "Comparison":
+        """Return one comparison. Raises SweepError when it is not in the configuration."""
+        for candidate in self.comparisons:
+            if candidate.name == name:
+                return candidate
+        known = ", ".join(one.name for one in self.comparisons) or "none"
+        raise SweepError(f"there is no comparison {name!r} in config/config.yaml (compare); there are: {known}")
 
     def rounds(self) -> list[tuple[str, str]]:
         """Return (machine, round) pairs in order, each once."""
@@ -81,14 +103,20 @@ def load(config: Mapping[str, Any], root: Path, machine: str) -> Plan:
     sweeps: list[Sweep] = []
     titles: dict[str, str] = {}
     for entry in settings["rounds"]:
-        for sweep, title in _sweeps_of(entry, root, machine, settings["measure"]):
+        for sweep, title in sweeps_of(entry, root, machine, settings["measure"]):
             if sweep.path not in {known.path for known in sweeps}:
                 sweeps.append(sweep)
                 titles[f"{sweep.machine}/{sweep.round}"] = title
-    return Plan(machine, tuple(sweeps), settings, titles)
+    planned = Plan(machine, tuple(sweeps), settings, titles)
+    if not settings["compare"]:
+        return planned
+    from scripts.harness import comparisons
+
+    return comparisons.add(planned, root)
 
 
-def _sweeps_of(entry: str, root: Path, machine: str, measure: bool) -> Iterator[tuple[Sweep, str]]:
+def sweeps_of(entry: str, root: Path, machine: str, measure: bool) -> Iterator[tuple[Sweep, str]]:
+    """Yield the sweeps of one entry of ``rounds``, with the title of their round."""
     owner, _, round_name = entry.rpartition("/")
     raw = root / "results/raw"
     path = root / "config/rounds" / f"{round_name}.yaml"
@@ -111,7 +139,10 @@ def _sweeps_of(entry: str, root: Path, machine: str, measure: bool) -> Iterator[
         title = settings["title"] if settings is not None and settings.get("title") else f"Concurrency Sweep · {round_name}"
         if measure and settings is not None and name == machine and not closed and settings["machine"] in ("auto", machine):
             for index, (sweep, section) in enumerate(settings["sweeps"].items()):
-                yield Sweep(name, round_name, sweep, index, tuple(sorted(section["load"]["levels"])), section, True), title
+                planned = Sweep(name, round_name, sweep, index, tuple(sorted(section["load"]["levels"])), section, True)
+                repeats = range(2, section["load"]["repeats"] + 1)
+                passes = tuple((repeat, level) for repeat in repeats for level in order_of(planned))
+                yield replace(planned, passes=passes), title
             continue
         measured = list(_measured(folder))
         if not measured:
@@ -122,7 +153,18 @@ def _sweeps_of(entry: str, root: Path, machine: str, measure: bool) -> Iterator[
             )
         for index, (sweep, levels) in enumerate(measured):
             section = None if settings is None else settings["sweeps"].get(sweep)
-            yield Sweep(name, round_name, sweep, index, levels, section, False), title
+            passes = measured_passes(folder / sweep, levels)
+            yield Sweep(name, round_name, sweep, index, levels, section, False, passes), title
+
+
+def measured_passes(sweep: Path, levels: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Return (repeat, level) of the further passes that lie in a raw sweep's folder, measured whole."""
+    found = []
+    for cell in sweep.glob("repeats/*/c*/cell.json"):
+        repeat, level = cell.parents[1].name, cell.parent.name.removeprefix("c")
+        if repeat.isdigit() and level.isdigit() and int(repeat) > 1 and int(level) in levels:
+            found.append((int(repeat), int(level)))
+    return tuple(sorted(found))
 
 
 def _measured(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -234,11 +276,13 @@ def order_of(sweep: Sweep) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def priority(plan: Plan, machine: str, round: str, sweep: str, level: int | None = None) -> int:
-    """Return the scheduling priority of a measuring job: every job of a sweep before the next sweep's server."""
+def priority(plan: Plan, machine: str, round: str, sweep: str, level: int | None = None, repeat: int = 1) -> int:  # noqa: PLR0917
+    """Return the scheduling priority of a measuring job: every job of a sweep before the next sweep's server, every
+    level of a pass before the next pass."""
     measuring = [candidate for candidate in plan.sweeps if candidate.measurable]
     for rank, candidate in enumerate(measuring):
         if candidate.path == f"{machine}/{round}/{sweep}":
-            step = 0 if level is None else 1 + order_of(candidate).index(level)
+            order = order_of(candidate)
+            step = 0 if level is None else 1 + (repeat - 1) * len(order) + order.index(level)
             return (len(measuring) - rank) * 10_000 - step
     return 0

@@ -54,6 +54,12 @@ def find(raw: Path, round_name: str, machine: str) -> list[Path]:
     return found
 
 
+def level_folders(folder: Path) -> list[Path]:
+    """Return the folders of a round's levels: of the first pass, and of every further one."""
+    found = [*folder.glob("*/c*"), *folder.glob("*/repeats/*/c*")]
+    return sorted(path for path in found if path.is_dir())
+
+
 def close(folder: Path) -> int:
     """Write the checksums of a round and close it. Returns the number of files.
 
@@ -68,7 +74,7 @@ def close(folder: Path) -> int:
     if problems:
         names = ", ".join(f"{problem.path} ({problem.kind})" for problem in problems)
         raise SweepError(f"{folder} cannot be closed, its files are not what was measured: {names}; measure those levels again")
-    for level in folder.glob("*/c*"):
+    for level in level_folders(folder):
         run_id = _cell(level / "cell.json").get("run_id")
         if run_id and (level / "runs" / run_id).is_dir():
             shutil.rmtree(level / "runs" / run_id)
@@ -87,7 +93,7 @@ def verify(folder: Path) -> list[Problem]:
     if (folder / CLOSED).exists():
         return list(_against_list(folder))
     problems: list[Problem] = []
-    for level in sorted(path for path in folder.glob("*/c*") if path.is_dir()):
+    for level in level_folders(folder):
         runs = sorted((level / "runs").glob("*"))
         if not (level / "cell.json").exists():
             if any((run / "cell.json").exists() for run in runs):
@@ -105,7 +111,7 @@ def verify(folder: Path) -> list[Problem]:
 def earlier(folder: Path) -> list[Path]:
     """Return the run folders that hold an earlier measurement of a level, whole ones only."""
     found = []
-    for level in sorted(folder.glob("*/c*")):
+    for level in level_folders(folder):
         current = _cell(level / "cell.json").get("run_id")
         found += [run for run in sorted((level / "runs").glob("*")) if run.name != current and (run / "cell.json").exists()]
     return found

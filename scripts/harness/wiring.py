@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from scripts.harness import comparisons as comparing
 from scripts.harness import config as configuration
 from scripts.harness import plan as planning
 from scripts.harness.errors import SweepError
@@ -74,6 +75,47 @@ def per_level(plan: Plan, wildcards: Wildcards, pattern: str) -> list[str]:
     ]
 
 
+def per_pass(plan: Plan, wildcards: Wildcards, pattern: str) -> list[str]:
+    """Return the pattern filled in for every level of every further pass through the wildcards' sweep; mostly none."""
+    sweep = plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep)
+    return [
+        pattern.format(machine=sweep.machine, round=sweep.round, sweep=sweep.name, repeat=repeat, level=level)
+        for repeat, level in sweep.passes
+    ]
+
+
+def repeated(plan: Plan, wildcards: Wildcards, pattern: str) -> list[str]:
+    """Return the pattern filled in for the wildcards' sweep where it was measured more than once, else nothing."""
+    sweep = plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep)
+    return [pattern.format(machine=sweep.machine, round=sweep.round, sweep=sweep.name)] if sweep.passes else []
+
+
+def members(plan: Plan, comparison: str, pattern: str, over: str = "sweep") -> list[str]:
+    """Return the pattern filled in for every sweep of a comparison, in order; with ``over`` ``level`` for each of its
+    levels, with ``pass`` where it was measured more than once only."""
+    found: list[str] = []
+    for sweep in comparing.sweeps_of(plan.comparison(comparison)):
+        if over == "level":
+            found += per_level(plan, comparing.as_wildcards(sweep), pattern)
+        elif over == "pass":
+            found += repeated(plan, comparing.as_wildcards(sweep), pattern)
+        else:
+            found.append(pattern.format(machine=sweep.machine, round=sweep.round, sweep=sweep.name))
+    return found
+
+
+def comparison_groups(plan: Plan, comparison: str) -> dict[str, Any]:
+    """Return how the members of a comparison belong together, as plain values: for each group its members' labels,
+    levels and whether each was measured more than once."""
+    found = plan.comparison(comparison)
+    groups = [
+        [{"label": label, "levels": list(sweep.levels), "repeated": bool(sweep.passes)} for label, sweep in named]
+        for group in found.groups
+        for named in [zip(comparing.labels(group), group, strict=True)]
+    ]
+    return {"allow_unlike": found.allow_unlike, "groups": groups}
+
+
 def settings(plan: Plan, wildcards: Wildcards, root: Path) -> dict[str, Any]:
     """Return what the measurement of a sweep depends on; see ``plan.measured_settings``."""
     return planning.measured_settings(plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep), root)
@@ -97,9 +139,9 @@ def report_settings(plan: Plan, wildcards: Wildcards, root: Path) -> dict[str, A
 
 def priority(plan: Plan, wildcards: Wildcards) -> int:
     """Return the scheduling priority of a measuring job; see ``plan.priority``."""
-    level = getattr(wildcards, "level", None)
+    level, repeat = getattr(wildcards, "level", None), int(getattr(wildcards, "repeat", 1))
     return planning.priority(
-        plan, wildcards.machine, wildcards.round, wildcards.sweep, None if level is None else int(level)
+        plan, wildcards.machine, wildcards.round, wildcards.sweep, None if level is None else int(level), repeat
     )
 
 

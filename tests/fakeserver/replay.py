@@ -4,6 +4,7 @@ sent."""
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -53,6 +54,8 @@ class Replay:
     requests: list[bytes] = field(default_factory=list)
     """What clients sent, head and body."""
     connections: int = 0
+    tls: tuple[Path, Path] | None = None
+    """Certificate and key, to serve https."""
 
     def __enter__(self) -> "Replay":
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -76,7 +79,7 @@ class Replay:
     @property
     def base_url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http{'' if self.tls is None else 's'}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def bodies(self) -> list[dict[str, Any]]:
         """Return the JSON bodies of what clients sent."""
@@ -95,6 +98,10 @@ class Replay:
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
+            if self.tls is not None:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(*self.tls)
+                connection = context.wrap_socket(connection, server_side=True)
             waiting = b""
             while True:
                 while b"\r\n\r\n" not in waiting:

@@ -1,6 +1,7 @@
 """Two sweeps side by side: moved or within noise, where the pool went, and no cause that the evidence does not name."""
 
 import json
+import math
 from typing import Any
 
 import pandas as pd
@@ -60,27 +61,33 @@ def test_a_slower_server_moved_and_the_argument_is_named() -> None:
     assert (operating.before, operating.after, operating.moved) == (8, 4, True)
 
 
-def test_the_band_is_the_facing_half_widths_widened_and_not_under_the_drift() -> None:
-    def one(before: float, after: float, low: float, high: float) -> compare.Delta:
-        tables_ = [
-            pd.DataFrame(
-                {"C": [1], "output_tok_s": [value], "output_tok_s_lo": [value - low], "output_tok_s_hi": [value + high]}
-            )
-            for value in (before, after)
-        ]
-        settings = {"input_tokens": 1, "output_tokens": 1}
-        sides = [compare.Side(name, table, settings) for name, table in zip("ab", tables_, strict=True)]
-        return compare.compare(*sides, metrics=("output_tok_s",)).deltas[0]
+def one_metric(before: float, after: float, low: float, high: float) -> compare.Delta:
+    tables_ = [
+        pd.DataFrame(
+            {"C": [1], "output_tok_s": [value], "output_tok_s_lo": [value - low], "output_tok_s_hi": [value + high]}
+        )
+        for value in (before, after)
+    ]
+    settings = {"input_tokens": 1, "output_tokens": 1}
+    sides = [compare.Side(name, table, settings) for name, table in zip("ab", tables_, strict=True)]
+    return compare.compare(sides[0], sides[1], metrics=("output_tok_s",)).deltas[0]
 
-    # up: the upper half of the first faces the lower half of the second
-    up = one(100, 120, low=8, high=6)
-    assert up.band == pytest.approx(10.0)
+
+def test_the_band_adds_the_noise_within_runs_and_between_them() -> None:
+    # by hand: sd of ln = ln(106/92) / 3.92 and ln(126/112) / 3.92, twice 3% between runs, 1.96 of their root sum
+    up = one_metric(100, 120, low=8, high=6)
+    assert up.band == pytest.approx(100 * (math.exp(0.124098) - 1), rel=1e-4)
+    assert up.band_pct == pytest.approx(13.213, abs=0.001)
     assert up.verdict == "moved"
-    assert one(100, 109, low=8, high=6).verdict == "within noise"
-    # an interval of nothing still leaves 5% of drift between runs
-    tight = one(100, 104, low=0, high=0)
-    assert tight.band == pytest.approx(5.2)
+    assert one_metric(100, 113, low=8, high=6).verdict == "within noise"
+    # an interval of nothing still leaves 3% of each run: 1.96 x sqrt(2) x 3% = 8.3%
+    tight = one_metric(100, 108, low=0, high=0)
+    assert tight.band_pct == pytest.approx(8.67, abs=0.01)
     assert tight.verdict == "within noise"
+    assert one_metric(100, 109, low=0, high=0).verdict == "moved"
+    # downwards the same on the logarithm
+    assert one_metric(100, 93, low=0, high=0).verdict == "within noise"
+    assert one_metric(100, 91, low=0, high=0).verdict == "moved"
 
 
 def test_more_comparisons_widen_the_band() -> None:
@@ -238,3 +245,68 @@ def test_a_comparison_in_words() -> None:
     assert texts.comparison(bare)[-1] == "No cause can be named, confounded by: versions."
     unlike = compare.compare(side("a"), side("b", settings=case.context(input_tokens=7)), allow_unlike=True)
     assert texts.comparison(unlike)[0].startswith("The workloads differ: workload input_tokens: 100 → 7.")
+
+
+def test_a_p99_of_few_requests_has_a_wide_band() -> None:
+    few, many = (case.levels().assign(requests_ok=count) for count in (20, 2000))
+    bands = []
+    for table in (few, many):
+        sides = [compare.Side(name, with_bounds(table), case.context()) for name in "ab"]
+        found = compare.compare(sides[0], sides[1]).deltas
+        bands.append(next(one.band_pct for one in found if one.metric == "ttft_p99_ms"))
+    assert bands[0] is not None
+    assert bands[1] is not None
+    assert bands[0] > 2 * bands[1]
+
+
+def draws(table: pd.DataFrame, spread: float, count: int = 60) -> dict[int, pd.DataFrame]:
+    """Return draws that lie ``spread`` around the measured values, alternately above and below."""
+    made = {}
+    for row in table.to_dict("records"):
+        factors = [1 + spread * (-1) ** place * place / count for place in range(count)]
+        columns = {name: [row[name] * factor for factor in factors] for name in compare.METRICS if name in row}
+        made[int(row["C"])] = pd.DataFrame({"replicate": range(count), **columns})
+    return made
+
+
+def test_a_knee_that_the_draws_move_by_themselves_has_not_moved() -> None:
+    near = case.levels()
+    near.loc[near["C"] == 8, "itl_p99_ms"] = 1.95 * near.loc[near["C"] == 8, "itl_p50_ms"]  # just under the threshold
+    over = case.levels()
+    over.loc[over["C"] == 8, "itl_p99_ms"] = 2.05 * over.loc[over["C"] == 8, "itl_p50_ms"]
+    sides = [
+        compare.Side(name, with_bounds(table), case.context(), (), draws(table, 0.05))
+        for name, table in (("a", near), ("b", over))
+    ]
+    knee = next(one for one in compare.compare(sides[0], sides[1]).knees if one.rule == "jitter_onset")
+    assert (knee.before, knee.after) == (16, 8)
+    assert knee.moved is False
+    assert knee.reason == "within noise"
+    assert knee.agree_pct is not None
+    assert 20 < knee.agree_pct < 80
+    # far from the threshold the same change of level is a move
+    far = case.levels()
+    far.loc[far["C"] == 8, "itl_p99_ms"] = 1.05 * far.loc[far["C"] == 8, "itl_p50_ms"]
+    wide = case.levels()
+    sides = [
+        compare.Side(name, with_bounds(table), case.context(), (), draws(table, 0.05))
+        for name, table in (("a", far), ("b", wide))
+    ]
+    knee = next(one for one in compare.compare(sides[0], sides[1]).knees if one.rule == "jitter_onset")
+    assert (knee.before, knee.after, knee.moved) == (16, 8, True)
+    assert knee.agree_pct is not None
+    assert knee.agree_pct < 5
+
+
+def test_another_endpoint_is_another_workload() -> None:
+    chat = case.context(client_arguments={**case.CONTEXT["client_arguments"], "endpoint": "chat"})
+    plain = case.context(client_arguments={**case.CONTEXT["client_arguments"], "endpoint": "completions"})
+    with pytest.raises(SweepError, match="workload endpoint: completions → chat"):
+        compare.compare(side("a", settings=plain), side("b", settings=chat))
+
+
+def test_a_machine_without_a_gpu_has_recorded_that_it_has_no_driver() -> None:
+    cpu = case.context(driver="no GPU", gpu=None, devices=["CPU X"])
+    assert compare.attribute(cpu, cpu).status == "unchanged"
+    other = case.context(driver="no GPU", gpu=None, devices=["CPU Y"])
+    assert compare.attribute(cpu, other).inputs == ("device devices",)

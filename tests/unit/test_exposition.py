@@ -275,6 +275,15 @@ def test_slots_of_2026() -> None:
     assert found["slots"] == 4
 
 
+def test_a_slots_page_of_a_real_server_in_the_middle_of_two_answers() -> None:
+    text = (PAGES.parent / "slots" / "llama-2026-mid-generation.json").read_text()
+    found = slots_usage(text, pool_tokens=4096)
+    # 200 + 41 and 50 + 42: prompt and answer so far.
+    assert found["tokens_in_use"] == 241 + 92
+    assert found["processing"] == 2
+    assert found["kv_usage"] == pytest.approx(333 / 4096)
+
+
 def test_slots_of_older_servers() -> None:
     old = [{"id": 0, "n_ctx": 512, "state": 1, "n_past": 77}, {"id": 1, "n_ctx": 512, "state": 0, "n_past": 0}]
     found = slots_usage(json.dumps(old), 1024)

@@ -140,6 +140,14 @@ def test_every_boot_of_ours_survives_being_appended_to_another() -> None:
             assert appended[key] == alone[key], (name, key)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "weights"), [((20.5, 20.4), 20.4), ((20.5, 1.2), 20.5), ((1.2, 20.5), 20.5), ((7.0,), 7.0)]
+)
+def test_untagged_weights_are_ranks_or_a_draft_model(sizes: tuple[float, ...], weights: float) -> None:
+    text = "".join(f"INFO [model_runner.py:1] Model loading took {size} GiB and 1.0 seconds\n" for size in sizes)
+    assert read(text, "vllm")["weights_gib"] == weights
+
+
 def test_the_draft_model_is_not_the_model() -> None:
     record = read(fixture("llama-2026-rocm-4streams-draft"))
     assert record["kv_cache_tokens"] == 32768
@@ -405,3 +413,93 @@ def test_only_lines_with_a_trigger_are_kept_and_repeated_ones_once() -> None:
         (7, "x 2"),
         (8, "r"),
     ]
+
+
+# -- lines that look alike ------------------------------------------------------------------------------------------
+
+
+def test_other_blocks_and_caches_are_not_the_pool() -> None:
+    record = read("INFO x Number of blocks: many\nINFO LMCache: local offload KV cache size: 3.0 GB\n", "vllm")
+    assert record["extra"].get("num_gpu_blocks") is None
+    assert record["kv_cache_tokens"] is None
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        ("KV cache size: 1,234 tokens", 1234),
+        (
+            "INFO [x.py:1] GPU + host KV cache size: 99,234 tokens, Maximum concurrency for 2 tokens per request: 1.0x",
+            99234,
+        ),
+        ("Spyre KV cache size: 4096 tokens", 4096),
+        ("XPU KV cache size: 5,529 tokens", 5529),
+    ],
+)
+def test_the_pool_under_other_names(line: str, tokens: int) -> None:
+    assert read(line, "vllm")["kv_cache_tokens"] == tokens
+
+
+@pytest.mark.parametrize(
+    ("line", "blocks", "swap"),
+    [
+        ("# device blocks: 500; # swap blocks: 10", 500, 10),
+        ("INFO 10-01 cpu_executor.py:169] # CPU blocks: 9362", 9362, None),
+        ("# cpu blocks: 700, # CPU blocks: 0", 700, 0),
+        ("GPU blocks: 1952, # CPU blocks: 2048", 1952, 2048),
+    ],
+)
+def test_blocks_of_the_device_and_of_swap(line: str, blocks: int, swap: int | None) -> None:
+    extra = read(line, "vllm")["extra"]
+    assert extra["num_gpu_blocks"] == blocks
+    assert extra.get("num_cpu_blocks") == swap
+
+
+@pytest.mark.parametrize(
+    ("line", "length", "concurrency", "derived"),
+    [
+        ("# npu blocks: 466", 32768, "1.82", 466 * 128),
+        ("# cpu blocks: 9362", 32768, "4.57", 9362 * 16),
+        ("# cuda blocks: 40", 100000, "0.01", 40 * 16),
+        # Several sizes round to the same number, and an NPU's default is not known.
+        ("# npu blocks: 40", 100000, "0.01", None),
+    ],
+)
+def test_the_block_size_is_recovered_or_left_open(
+    line: str, length: int, concurrency: str, derived: int | None
+) -> None:
+    text = f"{line}, # CPU blocks: 5\nMaximum concurrency for {length} tokens per request: {concurrency}x\n"
+    assert read(text, "vllm")["extra"].get("kv_cache_tokens_derived") == derived
+
+
+def test_a_second_model_file_is_a_draft() -> None:
+    text = (
+        "llama_model_loader: loaded meta data with 8 key-value pairs and 44 tensors from /m/a.gguf (version V3)\n"
+        "llama_kv_cache: size = 256.00 MiB (32768 cells, 8 layers, 2/1 seqs), K (f16): 128.0 MiB, V (f16): 128 MiB\n"
+        "sched_reserve:      MTL0 compute buffer size =   128.00 MiB\n"
+        "llama_model_loader: loaded meta data with 4 key-value pairs and 3 tensors from /m/mtp.gguf (version GGUF V3)\n"
+        "llama_kv_cache: size = 3.00 MiB ( 32768 cells,   1 layers, 2/1 seqs), K (f16): 1.50 MiB, V (f16): 1.50 MiB\n"
+        "sched_reserve:      MTL0 compute buffer size =    16.00 MiB\n"
+    )
+    record = read(text)
+    assert record["extra"]["kv_mib_total"] == 256.0
+    assert record["extra"]["compute_buffers_mib"] == {"MTL0": 128.0}
+
+
+def test_vram_that_includes_the_cache_is_not_the_weights() -> None:
+    assert read("llm_load_tensors: VRAM used: 40643 MB\n", "llama_cpp")["weights_gib"] is None
+    assert read("llm_load_tensors: VRAM used: 4095.05 MiB\n", "llama_cpp")["weights_gib"] == pytest.approx(
+        3.999, abs=0.001
+    )
+
+
+@pytest.mark.parametrize("case", sorted(LOGS.glob("*.log")), ids=lambda case: case.stem)
+def test_a_log_cut_anywhere_is_read_or_refused_with_its_line(case: Path) -> None:
+    text = case.read_bytes().decode("utf-8", errors="replace")
+    for part in range(1, 40):
+        cut = text[: len(text) * part // 40]
+        try:
+            json.dumps(read(cut, source=case.name))
+        except SweepError as error:
+            assert case.name in str(error)
+        assert explain(cut, 1)["sentence"]

@@ -15,9 +15,8 @@ from scripts.harness import lock
 from tests.workflow.conftest import ROUND, Project
 
 SLOW: dict[str, Any] = copy.deepcopy(ROUND)
-SLOW["sweeps"]["llama_cpp"]["workload"]["output_tokens"] = 64
-SLOW["sweeps"]["llama_cpp"]["load"] |= {"requests_min": 4, "requests_per_slot": 60}
-SLOW["sweeps"]["llama_cpp"]["load"]["levels"] = [1, 2]
+SLOW["sweeps"]["llama_cpp"]["workload"]["output_tokens"] = 40
+SLOW["sweeps"]["llama_cpp"]["load"] |= {"requests_min": 2, "requests_per_slot": 8}
 
 
 def cells(*levels: int) -> list[str]:
@@ -51,9 +50,7 @@ def finish(child: "subprocess.Popen[str]", limit_s: float = 30.0) -> str:
 
 @pytest.fixture
 def slow(project: Project) -> Project:
-    settings = copy.deepcopy(SLOW)
-    settings["sweeps"]["llama_cpp"]["load"]["requests_per_slot"] = 20
-    project.round(settings)
+    project.round(SLOW)
     return project
 
 
@@ -134,7 +131,7 @@ def test_the_telemetry_killed_in_the_middle_of_a_level_loses_telemetry_only(slow
         process.kill()
     out = finish(child, 120)
     assert child.returncode == 0, out
-    assert slow.cell(2)["counts"]["requests_ok"] == 40
+    assert slow.cell(2)["counts"]["requests_ok"] == 16
     assert slow.cell(2)["telemetry_problem"]
 
 

@@ -121,7 +121,7 @@ def test_removing_a_level_measures_nothing(measured: Project) -> None:
 
 
 def test_changing_a_server_argument_measures_every_level_again(measured: Project) -> None:
-    measured.round(with_round(server__arguments={"threads": 1}))
+    measured.round(with_round(server__arguments={"threads": 2}))
     jobs = measured.jobs()
     assert (jobs["start_server"], jobs["measure_level"]) == (1, 2)
 
@@ -222,9 +222,9 @@ def test_a_round_of_another_machine_is_reported_on_and_never_measured(measured: 
 
 
 def test_measure_false_reports_and_does_not_measure(measured: Project) -> None:
-    measured.round(with_round(load__levels=[1, 2, 8], server__arguments={"threads": 1}))
+    measured.round(with_round(load__levels=[1, 2, 8], server__arguments={"threads": 2}))
     assert MEASURING & set(measured.jobs())
-    jobs = measured.jobs("--config", "measure=false")
+    jobs = measured.jobs("--config", "measure=False")
     assert not MEASURING & set(jobs)
 
 
@@ -244,7 +244,7 @@ def test_snakemakes_own_report_has_every_figure_with_question_and_labels(measure
 def test_two_sweeps_are_measured_one_after_the_other_even_with_more_cores(project: Project) -> None:
     settings = copy.deepcopy(ROUND)
     second = copy.deepcopy(settings["sweeps"]["llama_cpp"])
-    second["server"]["arguments"] = {"threads": 1}
+    second["server"]["arguments"] = {"threads": 2}
     settings["sweeps"] = {"z_first": settings["sweeps"]["llama_cpp"], "a_second": second}
     project.round(settings)
     done = project.run("--cores", "4", "all")

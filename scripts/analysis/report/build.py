@@ -43,7 +43,7 @@ def build(
     (records), ``fidelity`` (records, one a level), ``provenance`` (mapping with ``revision``, ``clean``, ``versions``,
     ``arguments``, ``files``: records of path, bytes, sha256), ``levels_file`` (what the page names as its source),
     ``comparison`` (mapping with ``members``: ``overlay.Member``s, ``texts``, ``tables``: ``Table``s), ``previous``
-    (``Derived`` of the round before).
+    (``Derived`` of the round before), ``repeats`` (records of the table ``repeats``).
     """
     more = dict(extras) if extras else {}
     given = dict(context) if context else {}
@@ -109,6 +109,11 @@ def _written(name: str, figure: Any, folder: Path, formats: Sequence[str]) -> by
     return drawn
 
 
+def picture(name: str, figure: Any, folder: Path, formats: Sequence[str], label: str, caption: str) -> Picture:
+    """Write a figure into ``folder`` in the wanted formats and return it for a page."""
+    return _picture(name, figure, _written(name, figure, folder, formats), label, caption)
+
+
 def _picture(name: str, figure: Any, drawn: bytes, label: str, caption: str) -> Picture:
     """Return a figure for the page."""
     title = figure.axes[0].get_title(loc="left")
@@ -118,8 +123,6 @@ def _picture(name: str, figure: Any, drawn: bytes, label: str, caption: str) -> 
 
 def render(subject: Subject, sections: Sequence[Section]) -> str:
     """Return the page. Everything that is not drawn here is escaped by the template engine."""
-    import jinja2
-
     words, context, extras = subject.words, subject.context, subject.extras
     claims = subject.claims
     rows = subject.derived.rows
@@ -127,13 +130,6 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
     failed = [str(row["C"]) for row in rows if row.get("failed")]
     if failed:
         notices.append(words("failed_levels", levels=", ".join(failed)))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     values = {
         "words": words,
         "language": {"en": "en", "zh": "zh-Hans"}[words.language],
@@ -146,15 +142,26 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
         "failed_audits": [claim for claim in claims.values() if claim.kind == "audit" and claim.outcome == "fails"],
         "sections": sections,
         "levels_file": str(extras.get("levels_file") or "levels.parquet"),
-        "light": Markup(svg.css_colors(dark=False)),
-        "dark": Markup(svg.css_colors(dark=True)),
-        "font_face": Markup(""),
-        "chinese": font.CHINESE,
     }
+    return fill(values)
+
+
+def fill(values: Mapping[str, Any]) -> str:
+    """Return the template filled with a page's values, with the colours and the characters of the font it needs."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    colors = {"light": Markup(svg.css_colors(dark=False)), "dark": Markup(svg.css_colors(dark=True))}
+    fixed = {**values, **colors, "chinese": font.CHINESE}
     template = environment.get_template(TEMPLATE)
-    first = template.render(**values)
-    values["font_face"] = Markup(font.faces(_to_embed(first)))
-    return template.render(**values)
+    first = template.render(**fixed, font_face=Markup(""))
+    return template.render(**fixed, font_face=Markup(font.faces(_to_embed(first))))
 
 
 def _to_embed(page: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from scripts.analysis import tables as contents
 from scripts.analysis import texts as finding_texts
 from scripts.analysis.figures import overlay, style
-from scripts.analysis.report import story, tables
+from scripts.analysis.report import drift, story, tables
 from scripts.analysis.report.story import Block, Picture, Section, Subject
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
@@ -124,6 +124,12 @@ class Composer:
             self.section("audits", audits),
         ]
 
+    def drift(self) -> list[Section]:
+        """Return every pass and the drift between them, where the sweep was measured more than once."""
+        passes = self.subject.extras.get("repeats") or ()
+        blocks = [block for one in (drift.tables_of(passes, self.words) if passes else ()) for block in self.table(one)]
+        return [self.section("drift", blocks)] if blocks else []
+
     def comparison(self) -> Section:
         """Return the comparison with other sweeps; without one its claims say what they lack."""
         given = self.subject.extras.get("comparison") or {}
@@ -208,6 +214,7 @@ def compose(subject: Subject, pictures: Mapping[str, Picture]) -> tuple[list[Sec
         *composer.story(),
         composer.comparison(),
         *composer.data(),
+        *composer.drift(),
         *composer.recorded(),
         *composer.other(),
         composer.definitions(),

@@ -63,6 +63,13 @@ def beside(cells: Sequence[str], context: str) -> dict[str, Any]:
     }
 
 
+def passes(files: Sequence[str]) -> dict[str, Any]:
+    """Return every pass through the sweep for the page, from the table ``repeats``; nothing where there is none."""
+    import pandas as pd
+
+    return {"repeats": pd.read_parquet(files[0]).to_dict("records")} if files else {}
+
+
 def startup_lines(startup: dict[str, Any]) -> list[str]:
     """Return the lines of the startup log that the readings of memory and pool were taken from, in their order."""
     found: dict[int, str] = {}

@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -16,12 +17,15 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from scripts.harness.errors import SweepError
 from scripts.harness.load.spec import LoadResult, LoadSpec, Progress
 
 PROGRESS_S = 0.25
 RATE_WINDOW_S = 5.0
+END_FRAMES = 2
+"""Frames at the end of an answer that are no token: usage and [DONE]."""
 READY_TIMEOUT_S = 120.0
 _PROJECT = Path(__file__).resolve().parents[3]
 
@@ -53,6 +57,7 @@ def run(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     count = spec.processes_wanted(cores)
     _check_descriptors(spec, count)
+    _check_host(spec)
     crew = _Crew(spec, out, count, on_progress, stop)
     try:
         crew.start()
@@ -69,11 +74,11 @@ def run(
         crew.end()
     except _Died as death:
         crew.kill()
-        kept = _try_convert(spec, out)
+        kept = _try_convert(out)
         raise SweepError(f"{death}; {kept}") from None
     finally:
         crew.kill()
-    crew.announce("converting")
+    crew.announce("converting", at_once=True)
     result = _finish(spec, out, (started_ns, ended_ns), crew.stopped, keep_journal)
     for log in out.glob("client-*.log"):
         if not log.stat().st_size:
@@ -178,6 +183,7 @@ class _Crew:
                 self.stopped = True
                 self._say({"do": "stop"})
             self.announce(name)
+        self.announce(name, at_once=True)
         return began_ns
 
     def end(self) -> None:
@@ -210,23 +216,23 @@ class _Crew:
                     os.close(descriptor)
         self._processes, self._logs, self._pipes = [], [], {}
 
-    def announce(self, phase: Any) -> None:
-        """Report progress, not more than four times a second unless the phase is new."""
+    def announce(self, phase: Any, at_once: bool = False) -> None:
+        """Report progress, not more than four times a second unless it is wanted at once."""
         now = time.monotonic()
-        if self._on_progress is None or (now - self._told < PROGRESS_S and phase != "converting"):
+        if self._on_progress is None or (now - self._told < PROGRESS_S and not at_once):
             return
         self._told = now
         states = self._states.values()
-        frames = sum(state.get("frames", 0) for state in states)
+        done = sum(state.get("done", 0) for state in states)
+        frames = max(0, sum(state.get("frames", 0) for state in states) - END_FRAMES * done)
         self._rates.append((now, frames))
         while len(self._rates) > 2 and now - self._rates[0][0] > RATE_WINDOW_S:
             self._rates.popleft()
-        (then, had), passed = self._rates[0], now - self._rates[0][0]
-        del then
+        had, passed = self._rates[0][1], now - self._rates[0][0]
         self._on_progress(
             Progress(
                 phase=phase,
-                done=sum(state.get("done", 0) for state in states),
+                done=done,
                 total=self._total,
                 failed=sum(state.get("failed", 0) for state in states),
                 in_flight=sum(state.get("in_flight", 0) for state in states),
@@ -317,9 +323,17 @@ def _check_descriptors(spec: LoadSpec, processes: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _try_convert(spec: LoadSpec, out: Path) -> str:
+def _check_host(spec: LoadSpec) -> None:
+    """Raise SweepError if the server's name is not known."""
+    host = urlsplit(spec.base_url).hostname
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SweepError(f"the server's host {host!r} is not known ({error}); check the base URL") from None
+
+
+def _try_convert(out: Path) -> str:
     """After a death: convert what is there; return where it is, for the error's sentence."""
-    del spec
     try:
         counts = salvage(out)
     except (SweepError, OSError, ValueError) as error:

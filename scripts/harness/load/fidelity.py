@@ -82,6 +82,7 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
         "event_loop": observed.metas[0]["loop"] if observed.metas else None,
         "priority": observed.metas[0]["priority"] if observed.metas else None,
         "cpu_frac": cpu,
+        "peak_rss_mib": [phase["peak_rss_mib"] for phase in loads],
         "cpu_s_per_1k_tokens": 1000 * cpu_s / observed.tokens if observed.tokens else None,
         "clock_steps_ms": [step / 1e6 for step in observed.clock_steps_ns],
         "stale_connections": observed.stale_retries,

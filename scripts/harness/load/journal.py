@@ -85,7 +85,8 @@ class JournalWriter:
             raise self.error
 
     def _write_all(self) -> None:
-        run_first()  # it shares the interpreter lock with the reader, so it must not be the one that waits
+        # It shares the interpreter lock with the reader: it must not wait, nor hold the reader up.
+        run_first(reader=False)
         while (item := self._queue.get()) is not None:
             before, reads, after = item
             if self.error is not None:

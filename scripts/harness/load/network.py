@@ -433,7 +433,8 @@ class StampedBackend(httpcore.AsyncNetworkBackend):
         loop = asyncio.get_running_loop()
         problem: OSError | None = None
         for family, address in self._addresses.candidates():
-            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 stamped = self._kernel and ask_for_stamps(sock)

@@ -5,7 +5,7 @@ import os
 import sys
 
 
-def run_first() -> str:
+def run_first(reader: bool) -> str:
     """Let the calling thread run before ordinary ones where that is permitted; return what was granted.
 
     A reader that is late by more than the gap between tokens loses the kernel's stamps, so it should not wait behind a
@@ -14,7 +14,8 @@ def run_first() -> str:
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+            rank = os.sched_get_priority_min(os.SCHED_RR) + reader
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(rank))
             return "realtime"
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -10)

@@ -23,6 +23,9 @@ worker news test movie north love step support technology baby computer type att
 """
 WORDS = tuple(_TEXT.split())
 
+SPELT = 4
+"""Tokens at the start of a prompt that spell its index."""
+
 
 def mix_seed(*parts: str | int) -> int:
     """Return a seed made of all ``parts`` (machine, round, sweep, level, repeat, …): another part, other prompts."""
@@ -33,23 +36,19 @@ def mix_seed(*parts: str | int) -> int:
 def draw_prompt(seed: int, index: int, length: int, vocabulary: tuple[int, int]) -> list[int]:
     """Return prompt ``index`` of a seed: ``length`` token ids from ``vocabulary[0]`` up to ``vocabulary[1] - 1``.
 
-    The ``index`` is also spelled out in the first ids (in base ``vocabulary size``), xor-free and shifted by a number
-    drawn from the seed, so that two prompts of one seed differ, and differ as early as they can: a server that caches
-    prefixes finds none, however short the prompts are.
+    The first ids spell the ``index`` in base (vocabulary size), each digit shifted by a number drawn from the seed; the
+    rest are random. So two prompts of one seed differ, and in the first token already until the vocabulary is used up:
+    a server that caches prefixes finds none, however short the prompts are.
     """
     low, high = vocabulary
     size = high - low
     rng = random.Random(mix_seed(seed, index))
-    raw = array("I", rng.randbytes(4 * length))
-    ids = [low + value % size for value in raw]
-    shift = random.Random(mix_seed(seed, "first")).getrandbits(62)
-    rest, place = index, 0
-    while place < length:
+    ids = [low + value % size for value in array("I", rng.randbytes(4 * length))]
+    shifts = random.Random(mix_seed(seed, "shifts"))
+    rest = index
+    for place in range(min(length, SPELT)):
         rest, digit = divmod(rest, size)
-        ids[place] = low + (digit + (shift if place == 0 else 0)) % size
-        place += 1
-        if rest == 0:
-            break
+        ids[place] = low + (digit + shifts.getrandbits(31)) % size
     return ids
 
 

@@ -16,6 +16,7 @@ import socket
 import ssl
 import sys
 import time
+import traceback
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from scripts.harness.load.priority import run_first
 from scripts.harness.load.spec import PROMPT, LoadSpec, spec_from_json
 from scripts.harness.load.transport import SlotTransport
 
-FLUSH_S = 0.1
+FLUSH_S = 0.05
 SWEEP_S = 0.05
 BEAT_S = 0.02
 PREBUILT_BYTES = 64 << 20
@@ -84,8 +85,8 @@ class Worker:
 
     # Building
 
-    def build(self) -> httpx.Request:
-        """Build the next request of this process."""
+    def build(self, request_id: int | None = None) -> httpx.Request:
+        """Build the next request of this process (where prompts are given, the one of ``request_id``)."""
         headers = {
             "content-type": "application/json",
             "accept": "text/event-stream",
@@ -93,11 +94,11 @@ class Worker:
             "user-agent": "concurrency-sweep",
             **self.spec.headers,
         }
-        return httpx.Request("POST", self.url, headers=headers, content=self.bodies.next())
+        return httpx.Request("POST", self.url, headers=headers, content=self.bodies.next(request_id))
 
     def prebuild(self) -> None:
         """Build requests ahead, up to a fixed amount of memory; the rest is built when its turn comes."""
-        wanted = self.bodies.count
+        wanted = self.bodies.count if self.spec.prompts is None else 0  # a given prompt belongs to a request number
         spent = 0
         while len(self.prepared) < wanted and spent < PREBUILT_BYTES:
             request = self.build()
@@ -158,7 +159,7 @@ class Worker:
                 "scheduled": scheduled_ns,
             }
         )
-        request = self.prepared.popleft() if self.prepared else self.build()
+        request = self.prepared.popleft() if self.prepared else self.build(request_id)
         end: dict[str, Any] = {"e": "end", "id": request_id, "stale": 0, "connect_ns": None, "message": None}
         while True:
             exchange = Exchange(request_id, slot, time.monotonic_ns())
@@ -268,6 +269,8 @@ class Worker:
         """Hand what was recorded to the disk."""
         while True:
             await asyncio.sleep(FLUSH_S)
+            if self.journal.error is not None:
+                raise self.journal.error
             self.journal.flush()
 
     async def beat(self) -> None:
@@ -350,14 +353,18 @@ class Worker:
         gc.disable()
         self.sample_clock()
         helpers = [loop.create_task(helper()) for helper in (self.sweep, self.flush, self.beat, self.report)]
+        for helper in helpers:
+            helper.add_done_callback(_end_if_failed)
         self.tell("ready", prepared=len(self.prepared))
         phase: asyncio.Task[None] | None = None
         while line := await commands.readline():
             command = json.loads(line)
             if command["do"] == "warmup":
                 phase = loop.create_task(self.run_phase("warmup", warmup, 0))
+                phase.add_done_callback(_end_if_failed)
             elif command["do"] == "load":
                 phase = loop.create_task(self.run_phase("load", tickets, command["at_ns"]))
+                phase.add_done_callback(_end_if_failed)
             elif command["do"] == "stop":
                 self.stopping = True
                 for task in self.tasks:
@@ -399,12 +406,21 @@ class Worker:
                 "wall_s": (time.monotonic_ns() - wall) / 1e9,
                 "lags_us": self.loop_lag.to_json(),
                 "stale": self.stale,
+                "peak_rss_mib": after.ru_maxrss / (1024 if sys.platform == "linux" else 1 << 20),
                 "switches": [after.ru_nvcsw - before.ru_nvcsw, after.ru_nivcsw - before.ru_nivcsw],
             }
         )
         self.journal.flush()
         self.phase = "idle"
         self.tell("phase_done", of=phase)
+
+
+def _end_if_failed(task: "asyncio.Task[None]") -> None:
+    """End the process when one of its tasks has failed: the driver says so, and nobody waits for ever."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit(1)
 
 
 class _Stage:
@@ -426,13 +442,13 @@ class Bodies:
         template = json.dumps(spec.body)
         self._before, self._after = (part.encode() for part in template.split(json.dumps(PROMPT), 1))
 
-    def next(self) -> bytes:
+    def next(self, request_id: int | None = None) -> bytes:
         """Return the next body. One process of several may need more than its share: it goes on in the same order."""
         spec, number = self._spec, self._next
         self._next += self._step
         prompt: Any
         if spec.prompts is not None:
-            prompt = spec.prompts[number % len(spec.prompts)]
+            prompt = spec.prompts[number if request_id is None else request_id]
         elif spec.prompt_kind == "token_ids":
             prompt = prompts.draw_prompt(spec.seed, number, spec.input_tokens, spec.vocabulary)
         else:
@@ -477,7 +493,7 @@ def main() -> int:
                 "processes": processes,
                 "spec": spec.public(),
                 "loop": type(loop).__module__.split(".")[0],
-                "priority": run_first(),
+                "priority": run_first(reader=True),
                 "pid": os.getpid(),
             }
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.harness.startup_log.common import Line, redact
+from scripts.harness.startup_log.common import Line, is_source_code, redact
 
 Facts = Mapping[str, Any]
 """What is known of the boot besides the failure: readings, settings and the phase it was in."""
@@ -145,7 +145,8 @@ def judge(
         counting = [hit for hit in counting if hit.line.number > last_progress]
     if counting:
         # After the server was up, the root may itself be no proof of death (an allocation that failed) but its cause.
-        root = min(hits if served else counting, key=lambda hit: hit.cause.depth)
+        # A line of the program's own code names the cause too, but the message says it better.
+        root = min(hits if served else counting, key=lambda hit: (hit.cause.depth, is_source_code(hit.line)))
         return Verdict("failed", tuple(hits), root, served)
     return Verdict("ok" if served or engine else None, tuple(hits), None, served)
 

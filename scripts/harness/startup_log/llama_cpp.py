@@ -78,6 +78,7 @@ _FLASH = re.compile(
     r"Flash Attention was auto, set to (?P<set>enabled|disabled)|Flash Attention (?P<now>enabled|disabled)"
 )
 _FOUND = re.compile(r"[Ff]ound (?P<count>\d+) (?:CUDA|ROCm|HIP|Vulkan|SYCL|MUSA|CANN|OpenCL) devices")
+_METAL = re.compile(r"ggml_metal\w*: (?:picking default device|GPU name)")
 _USING = re.compile(r"using device (?P<device>\S+) \((?P<name>.*?)\)(?:.*?- (?P<free>\d+) MiB free)?")
 _PROJECTED = re.compile(
     rf"projected to use (?P<mib>{_N}) MiB of (?P<where>device|host) memory vs\. (?P<free>{_N}) MiB of (?:free|total)"
@@ -101,7 +102,7 @@ _WARNINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("context_below_training", re.compile(r"the full capacity of the model will not be utilized")),
     ("context_above_training", re.compile(r"possible training context overflow")),
     ("fit_failed", re.compile(r"failed to fit params|cannot meet free memory target")),
-    ("fit_changed", re.compile(r"context size (?:reduced|set)|reduced from \d+ to \d+|set ngl|set to use")),
+    ("fit_changed", re.compile(r"context size reduced|reduced from \d+ to \d+")),
     ("pipeline_off", re.compile(r"retrying without pipeline parallelism")),
     ("no_gpu_backend", re.compile(r"no usable GPU found|compiled without (?:support for )?GPU")),
     ("prompt_cache", re.compile(r"prompt cache is enabled")),
@@ -146,6 +147,8 @@ TRIGGERS: tuple[str, ...] = (
     "new slot",
     "Flash Attention",
     "ound ",
+    "picking default device",
+    "GPU name",
     "using device",
     "projected to use",
     "model loaded",
@@ -367,6 +370,8 @@ class _Boot:
         found = _FOUND.search(text)
         if found:
             self.found = max(self.found or 0, int(found["count"]))
+        if _METAL.search(text):
+            self.found = max(self.found or 0, 1)
         using = _USING.search(text)
         if using and is_gpu(using["device"]):
             self.devices[using["device"]] = {

@@ -35,6 +35,8 @@ def _allocation(what: str, advice: str) -> Explain:
             sentence += f": {size:.2f} MiB were asked for"
         if device is not None:
             sentence += f" on {device}"
+        if device == "CPU":
+            return sentence + ".", "Lower -c (context) or --parallel, free host memory, or use a smaller model."
         return sentence + ".", advice
 
     return explain

@@ -40,8 +40,8 @@ _READY_TRIGGERS = (
     "Available routes are",
 )
 _STOP = re.compile(
-    r"\[shutdown\](?!.*exited unexpectedly)|\bShutting down\b|Waiting for application shutdown|KeyboardInterrupt"
-    r"|\bSIGTERM\b|\bSIGINT\b|Received signal|Finished server process"
+    r"\[shutdown\](?!.*exited unexpectedly| Process manager: )|\bShutting down\b|KeyboardInterrupt"
+    r"|Waiting for application shutdown|\bSIGTERM\b|\bSIGINT\b|Received signal|Finished server process"
 )
 _STOP_TRIGGERS = (
     "[shutdown]",
@@ -169,7 +169,9 @@ class _Boots:
             return later or (self.args is not None and self.args.text != text)
         if vllm_start.ENGINE.search(text):
             return ended or self._engine_starts(line)
-        return self.served and (_POOL.search(text) is not None or "Starting to load model" in text)
+        # The first line of a process; a server that is up starts no more of them.
+        restart = _POOL.search(text) is not None or "Starting to load model" in text or "detected platform" in text
+        return self.served and restart
 
     def _engine_starts(self, line: Line) -> bool:
         """Tell the next engine of a data-parallel server from the engine of the next server."""
@@ -349,7 +351,7 @@ class _Record:
         kv_device = self.readings.last("kv_device_text")
         if kv_device is not None and str(kv_device.value).upper() in ("CPU", "XPU", "TPU", "HPU", "NPU"):
             return str(kv_device.value).lower()
-        blocks = self.readings.last("block_device_text")
+        blocks = self.readings.last("block_device_text", "bare_block_device_text")
         if blocks is not None and str(blocks.value).islower():
             return str(blocks.value)
         if self.readings.first("total_cpu_gib") is not None:
@@ -377,12 +379,10 @@ class _Record:
             ]
             if len(fitting) == 1:
                 return fitting[0], "concurrency"
-            if 16 in fitting:
-                return 16, "default"
-            return None, None
-        device = self.readings.last("block_device_text")
-        on_gpu = device is not None and str(device.value) in ("GPU", "cuda", "rocm")
-        if on_gpu or backend in ("cuda", "rocm"):
+            if 16 not in fitting:
+                return None, None
+        device = self.readings.last("block_device_text", "bare_block_device_text")
+        if (device is not None and str(device.value) in ("GPU", "cuda", "rocm")) or backend in ("cuda", "rocm"):
             return 16, "default"
         return None, None
 
@@ -409,7 +409,7 @@ class _Record:
             kv_gib = numbers.get("kv_available_gib")
         blocks = self._minimum("num_gpu_blocks")
         cpu_blocks = self._minimum("num_cpu_blocks")
-        device = readings.last("block_device_text")
+        device = readings.last("block_device_text", "bare_block_device_text")
         if device is not None and str(device.value) == "CPU" and cpu_blocks is None:
             backend = backend or "cpu"
         block_size, block_size_from = self._block_size(blocks, backend)
@@ -514,14 +514,21 @@ class _Record:
         return record
 
     def _weights(self) -> float | None:
-        """Return GiB of weights per GPU: the largest of a process (a draft model prints a second, smaller one), the
-        smallest over processes."""
-        per_process: dict[str, float] = {}
+        """Return GiB of weights per GPU, the smallest rank's.
+
+        A process that prints two sizes loaded a draft model too: the larger one is the model's. Where lines carry no
+        process, sizes that lie close are ranks, and a much smaller one is a draft model's.
+        """
+        per_process: dict[str, list[float]] = {}
         for item in self.readings.all("weights_gib"):
-            process = item.line.process
-            per_process[process] = max(per_process.get(process, item.value), item.value)
+            per_process.setdefault(item.line.process, []).append(item.value)
         if per_process:
-            return min(per_process.values())
+            ranks = []
+            for process, sizes in per_process.items():
+                largest = max(sizes)
+                alike = [size for size in sizes if size >= largest / 2]
+                ranks.append(largest if process else min(alike))
+            return min(ranks)
         value = self._minimum("profile_weights_gib", "account_weights_gib")
         return None if value is None else float(value)
 

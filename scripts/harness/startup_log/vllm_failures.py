@@ -141,14 +141,24 @@ def _longer_than_pool(match: re.Match[str], facts: Facts) -> tuple[str, str]:
     )
 
 
+def _longer_than_model(match: re.Match[str], facts: Facts) -> tuple[str, str]:
+    asked, made_for = int(number(match["asked"])), int(number(match["derived"]))
+    return (
+        f"max_model_len {asked:,} is longer than the {made_for:,} tokens the model was made for.",
+        f"Lower --max-model-len to {made_for}, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 if the model really takes it.",
+    )
+
+
 def _free_below_budget(match: re.Match[str], facts: Facts) -> tuple[str, str]:
     free, total, budget = (float(number(match[name])) for name in ("free", "total", "budget"))
     fits = int(free / total * 100) / 100 if total > 0 else 0.0
+    on_cpu = match["where"] == "node"
+    place = "host memory" if on_cpu else "GPU memory"
+    ended = "Free host memory" if on_cpu else "End the other process on the card (`nvidia-smi` lists it)"
     return (
-        f"{free:g} of {total:g} GiB are free at start, less than the {budget:g} GiB that memory utilization "
+        f"{free:g} of {total:g} GiB {place} are free at start, less than the {budget:g} GiB that memory utilization "
         f"{match['utilization']} asks for: {total - free:.2f} GiB are held by other processes or an earlier server.",
-        "End the other process on the card (`nvidia-smi` lists it), or lower --gpu-memory-utilization to "
-        f"{fits:g} or less.",
+        f"{ended}, or lower --gpu-memory-utilization to {fits:g} or less.",
     )
 
 
@@ -251,8 +261,8 @@ CAUSES: tuple[Cause, ...] = (
         "other_process_on_gpu",
         ROOT,
         ("on startup is less than desired",),
-        rf"(?:Free|Available) memory on (?:device|node)(?: [\w:]+)? \((?P<free>{_N})/(?P<total>{_N}) GiB\) on startup "
-        rf"is less than desired \w+ memory utilization \((?P<utilization>{_N}), (?P<budget>{_N}) GiB\)",
+        rf"(?:Free|Available) memory on (?P<where>device|node)(?: [\w:]+)? \((?P<free>{_N})/(?P<total>{_N}) GiB\) on "
+        rf"startup is less than desired \w+ memory utilization \((?P<utilization>{_N}), (?P<budget>{_N}) GiB\)",
         _free_below_budget,
     ),
     cause(
@@ -311,10 +321,7 @@ CAUSES: tuple[Cause, ...] = (
         ("User-specified max_model_len",),
         rf"User-specified max_model_len \((?P<asked>{_N})\) is greater than the derived max_model_len "
         rf"\(.*?=(?P<derived>{_N})",
-        fixed(
-            "max_model_len {asked} is longer than the {derived} tokens the model was made for.",
-            "Lower --max-model-len to {derived}, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 if the model really takes it.",
-        ),
+        _longer_than_model,
     ),
     cause(
         "max_num_batched_tokens_too_small",
@@ -697,9 +704,9 @@ def details(root: Hit) -> tuple[dict[str, Any], dict[str, Any]]:
         numbers["suggested"] = {"flag": "--max-model-len", "value": int(number(groups["derived"]))}
     if root.cause.code == "free_memory_below_requested" and groups.get("budget") is not None:
         free, total = float(number(groups["free"])), float(number(groups["total"]))
+        device = "cpu" if groups["where"] == "node" else "gpu"
+        numbers[f"free_{device}_gib"], numbers[f"total_{device}_gib"] = free, total
         numbers.update(
-            free_gpu_gib=free,
-            total_gpu_gib=total,
             requested_gib=float(number(groups["budget"])),
             gpu_memory_utilization=float(number(groups["utilization"])),
         )

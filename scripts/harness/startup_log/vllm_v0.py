@@ -9,6 +9,8 @@ from scripts.harness.startup_log.common import NUMBER, Shape
 
 _N = NUMBER
 _GIB = r"\s*G[iI]?[bB]"
+_DEVICES = "GPU|CPU|TPU|HPU|NPU|XPU|cuda|rocm|cpu|tpu|hpu|npu|xpu|neuron"
+_DEVICE = rf"(?P<bare_block_device_text>{_DEVICES})"
 
 SHAPES: tuple[Shape, ...] = (
     Shape(
@@ -19,11 +21,13 @@ SHAPES: tuple[Shape, ...] = (
         "vLLM 0.2-0.10 (V0), 0.7 (V1)",
         " blocks: ",
         re.compile(
-            rf"^(?:(?!blocks:).)*?(?:# ?)?\b(?P<block_device_text>[A-Za-z]+) blocks: (?P<num_gpu_blocks>{_N})\b"
+            rf"^(?:(?!blocks:).)*?(?:# ?(?P<block_device_text>[A-Za-z]+)|\b{_DEVICE}) blocks: "
+            rf"(?P<num_gpu_blocks>{_N})\b"
             rf"(?:[,;]\s*(?:# ?)?(?:CPU|swap) blocks: (?P<num_cpu_blocks>{_N})\b)?"
         ),
         must=True,
-        unless=re.compile(r"num_gpu_blocks|KV cache blocks|cache_config_info|free blocks|total blocks"),
+        # Other things come in blocks too.
+        unless=re.compile(rf"^(?!.*(?:# ?\w+|\b(?:{_DEVICES})) blocks: )|num_gpu_blocks|cache_config_info"),
     ),
     Shape(
         # 0.6.3 and 0.6.4: one line of key=value.
@@ -31,9 +35,9 @@ SHAPES: tuple[Shape, ...] = (
         "vLLM 0.6.3-0.6.4",
         "Memory profiling results:",
         re.compile(
-            rf"Memory profiling results:\s*(?=.*?total_gpu_memory=(?P<total_gpu_gib>{_N}){_GIB})"
-            rf"(?=.*?peak_torch_memory=(?P<peak_torch_gib>{_N}){_GIB})"
-            rf"(?=.*?non_torch_memory=(?P<non_torch_gib>{_N}){_GIB})"
+            rf"Memory profiling results:\s*(?:(?=.*?total_gpu_memory=(?P<total_gpu_gib>{_N}){_GIB}))?"
+            rf"(?:(?=.*?peak_torch_memory=(?P<peak_torch_gib>{_N}){_GIB}))?"
+            rf"(?:(?=.*?non_torch_memory=(?P<non_torch_gib>{_N}){_GIB}))?"
             rf"(?=.*?kv_cache_size=(?P<kv_cache_gib>{_N}){_GIB})"
             rf"(?:.*?gpu_memory_utilization=(?P<gpu_memory_utilization>{_N}))?"
         ),

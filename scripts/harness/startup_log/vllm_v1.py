@@ -18,8 +18,13 @@ SHAPES: tuple[Shape, ...] = (
         "kv_tokens",
         "vLLM 0.7.4-0.33 (V1)",
         "KV cache size: ",
-        re.compile(rf"\b(?P<kv_device_text>\w+(?: \+ host)?) KV cache size: (?P<kv_cache_tokens>{_N}) tokens\b"),
+        re.compile(
+            r"(?:\b(?P<kv_device_text>[A-Z]\w*(?: \+ host)?) |^\W*|[\]:] )KV cache size: "
+            rf"(?P<kv_cache_tokens>{_N}) tokens\b"
+        ),
         must=True,
+        # The cache of an add-on ("… offload KV cache size: …") is not the pool.
+        unless=re.compile(r"(?<!\+ )\b[a-z]\w* KV cache size: "),
     ),
     Shape(
         "kv_available",

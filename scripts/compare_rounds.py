@@ -1,0 +1,73 @@
+"""Compare rounds or sweeps from the command line; nothing is measured. The page's path is the last line."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from scripts.harness import comparisons, examples, wiring
+from scripts.harness import config as configuration
+from scripts.harness.errors import SweepError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0, 1 when the comparison was refused or failed, 2 when it was not asked for rightly."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.compare_rounds", description=__doc__)
+    parser.add_argument("members", nargs="*", metavar="MEMBER", help=comparisons.FORMS)
+    parser.add_argument("--allow-unlike", action="store_true", help="compare unlike workloads, the difference on top")
+    parser.add_argument("--name", help="folder below results/compare (default: the members' names)")
+    options = parser.parse_args(argv)
+    root = Path.cwd()
+    try:
+        name, command = prepare(root, options.members, options.allow_unlike, options.name)
+    except SweepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if subprocess.call(command, cwd=root) != 0:
+        print(said(root / f"logs/compare_sweeps/{name}.log"), file=sys.stderr)
+        return 1
+    print(f"results/compare/{name}/compare.html")
+    return 0
+
+
+def prepare(root: Path, members: list[str], allow_unlike: bool, name: str | None) -> tuple[str, list[str]]:
+    """Return the comparison's name and the command that makes it; brings the examples that are named."""
+    if not members:
+        raise SweepError('no rounds were named; say: make compare ROUNDS="example-a example-b"')
+    for path in examples.bring(root, members):
+        print(f"brought {path.relative_to(root)} from {examples.EXAMPLES}")
+    machine, known = wiring.machine_name(root), comparisons.known_rounds(root / "results/raw")
+    words = [comparisons.read(member, machine, known) for member in members]
+    settings: dict[str, Any] = {"members": members, "allow_unlike": allow_unlike}
+    settings["name"] = name if name is not None else comparisons.name_of(settings)
+    entries = list(dict.fromkeys(word.entry for word in words))
+    asked = {"measure": False, "rounds": entries, "compare": [settings]}
+    wiring.load({**configuration.read_yaml(root / "config/config.yaml"), **asked}, root)  # refuses what cannot be
+    (root / f"logs/compare_sweeps/{settings['name']}.log").unlink(missing_ok=True)
+    file = root / f"build/compare/{settings['name']}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(asked, indent=1), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        "1",
+        "compare",
+        "--configfile",
+        str(file.relative_to(root)),
+    ]
+    return settings["name"], command
+
+
+def said(log: Path) -> str:
+    """Return the sentence a comparison was refused with, from its log."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+    return f"error: {errors[-1]}" if errors else "error: the comparison could not be made; the lines above say why"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

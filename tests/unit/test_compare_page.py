@@ -1,0 +1,163 @@
+"""The comparison as files: what is on the page and in the tables, in both languages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scripts.analysis import compare, repeats
+from scripts.analysis.report import comparison, drift
+from scripts.analysis.report.words import Words
+from scripts.harness.errors import SweepError
+from tests.unit import analysis_case as case
+from tests.unit.test_compare import draws, with_bounds
+
+PROJECT = {str(level): {"revision": "abcdef0123456789", "clean": True} for level in case.LEVELS}
+
+
+def member(label: str, factor: float = 1.0, passes: pd.DataFrame | None = None, **changes: Any) -> comparison.Member:
+    table = case.levels()
+    for name in (
+        "ttft_p50_ms",
+        "ttft_p99_ms",
+        "itl_p50_ms",
+        "itl_p99_ms",
+        "tpot_p50_ms",
+        "e2el_p50_ms",
+        "e2el_mean_ms",
+    ):
+        table[name] *= factor
+    table["output_tok_s"] /= factor
+    context = case.context(machine="m-1", round=label, sweep="vllm", project=PROJECT, **changes)
+    return comparison.member(label, with_bounds(table), context, draws(table, 0.02), passes)
+
+
+def test_a_slowed_server_is_said_to_have_moved_and_the_argument_is_named(tmp_path: Path) -> None:
+    slow = {**case.CONTEXT["server_arguments"], "threads": 1}
+    written = comparison.write([[member("fast"), member("slow", 2.0, server_arguments=slow)]], tmp_path)
+    page = written.page.read_text()
+    assert "slow against fast: moved at C=1, 2, 4, 8, 16." in page
+    assert "The one recorded input that changed: server threads: (not given) → 1." in page
+    assert "abcdef012345" in page
+    for outside in ("http://", "https://", "src=", "<script"):
+        assert outside not in page.replace("http://www.w3.org", ""), f"the page fetches nothing: {outside}"
+    inputs = pd.read_csv(tmp_path / "tables/inputs.csv")
+    assert inputs.to_dict("records")[0] == {
+        "kind": "server", "name": "threads", "before": pytest.approx(float("nan"), nan_ok=True), "after": 1
+    }  # fmt: skip
+    deltas = pd.read_csv(tmp_path / "tables/deltas.csv")
+    rate = deltas[(deltas["metric"] == "output_tok_s") & (deltas["C"] == 1)].iloc[0]
+    assert rate["before"] == 20.0
+    assert rate["after"] == 10.0
+    assert rate["delta_pct"] == pytest.approx(-50)
+    assert rate["verdict"] == "moved"
+    document = json.loads((tmp_path / "comparison.json").read_text())
+    assert document[0]["attribution"]["status"] == "cause"
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert figures == {
+        f"overlay_{name}.{kind}" for name in ("tradeoff", "scaling", "itl_split", "kv_pool") for kind in ("svg", "png")
+    }
+
+
+def test_back_to_back_rounds_are_within_noise(tmp_path: Path) -> None:
+    page = comparison.write([[member("a"), member("b", 1.02)]], tmp_path).page.read_text()
+    assert "b against a: within noise at every level compared (C=1, 2, 4, 8, 16). No recorded input changed." in page
+    verdicts = pd.read_csv(tmp_path / "tables/verdicts.csv")
+    assert verdicts["verdict"].tolist() == ["within noise"] * 5
+
+
+def test_the_same_in_chinese(tmp_path: Path) -> None:
+    page = comparison.write([[member("a"), member("b", 1.02)]], tmp_path, language="zh").page.read_text()
+    assert "b 对 a：比较的每一档都在噪声之内" in page
+    assert 'lang="zh-Hans"' in page
+    assert "within noise at" not in page
+
+
+def test_unlike_workloads_are_refused_or_on_top(tmp_path: Path) -> None:
+    pair = [[member("a"), member("b", output_tokens=40)]]
+    with pytest.raises(SweepError, match="workload output_tokens: 20 → 40"):
+        comparison.write(pair, tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+    page = comparison.write(pair, tmp_path, allow_unlike=True).page.read_text()
+    first = page[page.index('id="verdict"') :]
+    assert first.index("The workloads differ: workload output_tokens: 20 → 40") < first.index("b against a")
+
+
+def test_several_groups_keep_their_tables_apart(tmp_path: Path) -> None:
+    groups = [[member("a"), member("b")], [member("c"), member("d")]]
+    groups[1] = [
+        comparison.member(
+            one.side.label, one.side.levels, {**one.side.context, "sweep": "other"}, one.side.replicates
+        )
+        for one in groups[1]
+    ]  # fmt: skip
+    comparison.write(groups, tmp_path, formats=("svg",))
+    assert {path.name for path in (tmp_path / "tables").glob("*deltas.csv")} == {"vllm-deltas.csv", "other-deltas.csv"}
+
+
+def passes(spread: float = 0.01) -> pd.DataFrame:
+    rows = []
+    for repeat in (1, 2, 3):
+        for row in case.levels().to_dict("records"):
+            rows.append((repeat, {**row, "output_tok_s": row["output_tok_s"] * (1 + spread * (repeat - 1))}))
+    return pd.DataFrame(repeats.table(rows))
+
+
+def test_repeats_are_used_and_shown(tmp_path: Path) -> None:
+    one = member("a", passes=passes())
+    assert len(one.side.repeats) == 2
+    written = comparison.write([[one, member("b", 1.05)]], tmp_path)
+    found = written.comparisons[0]
+    assert found.freedom == 10, "five levels of three passes"
+    rate = next(delta for delta in found.deltas if delta.metric == "output_tok_s")
+    assert rate.band_from == "bootstrap and repeats"
+    assert rate.before == pytest.approx((20 * 20.2 * 20.4) ** (1 / 3))
+    page = written.page.read_text()
+    assert "Drift between passes" in page
+    assert (tmp_path / "tables/a-drift.csv").exists()
+
+
+def test_drift_is_mean_spread_and_trend() -> None:
+    found = [row for row in repeats.drift(passes(0.1).to_dict("records")) if row["metric"] == "output_tok_s"]
+    assert found[0] == {
+        "C": 1,
+        "metric": "output_tok_s",
+        "passes": 3,
+        "mean": pytest.approx(22.0),
+        "spread_pct": pytest.approx(100 * 2.0 / 22.0),
+        "trend_pct": pytest.approx(20.0),
+    }
+    assert repeats.drift(passes().query("repeat == 1").to_dict("records")) == []
+    tables = drift.tables_of(passes().to_dict("records"), Words("en"))
+    assert [table.name for table in tables] == ["repeats", "drift"]
+    assert [cell.text for cell in tables[0].rows[1][:3]] == ["1", "2", "20.2"]
+
+
+def test_a_pool_that_changed_is_pinned_with_its_margin(tmp_path: Path) -> None:
+    limit = 4 * 2**30
+    startup = {**case.CONTEXT["startup"], "suggested_kv_bytes": limit}
+    small = {**startup, "kv_pool_tokens": 2000, "available_kv_gib": 2.5, "weights_plus_non_torch_gib": 5.5}
+    found = comparison.write([[member("a", startup=small), member("b", startup=startup)]], tmp_path).comparisons[0]
+    lines = comparison.pool_lines(found, "en")
+    assert lines[0] == "The KV pool went from 2,000 to 2,400 tokens (+20.0%)."
+    assert lines[1] == "Consumed -0.50 GiB, peak activation +0.00 GiB, KV +0.50 GiB."
+    assert lines[-1] == "What consumed and activation gave up, and the change of the limit, account for it."
+    page = (tmp_path / "compare.html").read_text()
+    token = 2 * 2 * 2 * 16 * 2  # layers x 2 x kv heads x head size x bytes
+    left = (limit + 150 * 2**20 - 2000 * token) / 2**20
+    assert f"{2000 * token} bytes (2,000 tokens) is what both had." in page
+    assert f"{left:,.0f} MiB is what the tighter device then has left." in page
+
+
+def test_without_anything_known_it_says_so() -> None:
+    bare = pd.DataFrame({"C": [1], "output_tok_s": [10.0]})
+    sides = [compare.Side(name, bare, {"input_tokens": 1, "output_tokens": 1}) for name in "ab"]
+    found = compare.compare(sides[0], sides[1])
+    assert comparison.headline(found, "en")[0] == "b against a: no level can be evaluated."
+    assert comparison.pool_lines(found, "en") == ["The KV pool is not known on both sides."]
+    apart = [compare.Side(name, bare.assign(C=[level]), {}) for name, level in (("a", 1), ("b", 2))]
+    assert comparison.headline(compare.compare(apart[0], apart[1]), "en") == [
+        "b against a: they have no level in common."
+    ]
