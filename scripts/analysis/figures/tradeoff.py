@@ -103,12 +103,12 @@ def draw_tiers(axes: Axes, tier_values: list[float], words: Words) -> None:
         axes.axhline(tier, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
             words("tradeoff.tier", tier=style.number(tier / 1000)),
-            (0.995, tier),
-            xytext=(0, 1.5),
+            (1, tier),
+            xytext=(3, 0),
             xycoords=axes.get_yaxis_transform(),
             textcoords="offset points",
-            ha="right",
-            va="bottom",
+            ha="left",
+            va="center",
             fontsize=7.8,
             color=style.MUTED,
             zorder=2,

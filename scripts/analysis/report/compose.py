@@ -84,6 +84,7 @@ class Composer:
             blocks += self.analysed(contents.roofline(derived, context, language))
         if name == "itl":
             blocks += self.levels("stalls", _STALLS, "stall_share_pct")
+            blocks += self.table(tables.stall_crossings(derived.sweep, self.words))
         if name == "queue":
             blocks += self.levels("queue", _QUEUE)
             blocks += self.levels("burst", _BURST, "burst_share_above_p95_pct")
@@ -109,7 +110,7 @@ class Composer:
         full = [
             *self.analysed(contents.full(derived, language), remarks=remarks, marked=marked),
             *self.analysed(contents.steady(derived, language)),
-            *self.table(tables.rules(derived.sweep, words)),
+            *self.table(tables.rules(derived.sweep, subject.context, words)),
         ]
         audits = self.analysed(contents.audits(subject.findings, language))
         audits = [
