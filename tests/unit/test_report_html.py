@@ -351,6 +351,29 @@ def test_numbers_have_one_form() -> None:
     assert definitions.shown("unheard_of", 3.0) == "3"
 
 
+def test_knees_show_steady_state_and_how_often_the_bootstrap_agrees() -> None:
+    context = case.context(agreement={"jitter_onset": 0.93, "saturated": None})
+    steady = {f"steady_{name}": case.levels()[name] for name in ("itl_p50_ms", "itl_p99_ms", "output_tok_s")}
+    derived = derive(case.levels().assign(**steady), context)
+    made = tables.rules(derived.sweep, context, Words("en"))
+    assert made.keys == ("rule", "threshold", "result", "steady", "agreement")
+    rows = {row[0].raw: [cell.text for cell in row[1:]] for row in made.rows}
+    assert rows["jitter_onset"] == ["2", "C = 8", "C = 8", "93%"]
+    assert rows["saturated"] == ["1.05", "no", "no", "–"]
+    assert rows["operating_point"][2] == "cannot be evaluated: steady_ttft_p99_ms is missing"
+    assert len(tables.rules(derive(case.levels(), {}).sweep, {}, Words("en")).keys) == 3
+
+
+def test_stall_crossings_tell_a_percentile_from_a_knee() -> None:
+    derived = derive(case.levels(), case.context())
+    made = tables.stall_crossings(derived.sweep, Words("en"))
+    assert made is not None
+    assert [row[0].text for row in made.rows] == ["ITL p99", "ITL p90", "ITL p50"]
+    assert [row[1].text for row in made.rows] == ["1%", "10%", "50%"]
+    assert made.rows[2][2].raw == pytest.approx(1 + 0.5 * (case.N_OUT - 1))
+    assert tables.stall_crossings(derive(case.without("stall_share_pct"), case.context()).sweep, Words("en")) is None
+
+
 def test_every_finding_has_a_place() -> None:
     found = rules.evaluate(derive(case.levels(), case.context()), case.context())
     placed = {key for keys in story.CLAIMS.values() for key in keys}

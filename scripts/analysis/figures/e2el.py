@@ -69,9 +69,9 @@ def draw(
     axes.set_ylim(0, max(float(whole.max()), 1e-9) * 1.25)
     axes.set_xlabel(words("axis.concurrency"))
     axes.set_ylabel(words("axis.seconds"))
-    axes.legend(loc="upper left")
+    lines = style.legend_above(axes, 3)
     notes = [words("e2el.share"), style.sample_note(levels, words), *style.invalid_note(reasons, words)]
     gone = [str(level) for place, level in enumerate(counts) if np.isnan(whole.iloc[place])]
     if gone:
         notes.insert(1, words("note.failed_levels", levels=", ".join(gone)))
-    return style.finish(figure, axes, title, context, words, notes=notes)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

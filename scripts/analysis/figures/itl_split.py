@@ -75,14 +75,14 @@ def draw(
             )
     _mark_jump(axes, derived, counts, p99.tolist(), words)
     axes.set_ylabel(words("axis.itl"))
-    axes.legend(loc="upper left", handlelength=2.4, labelspacing=0.3)
+    lines = style.legend_above(axes, 3)
     notes = [
         words("itl_split.note"),
         style.sample_note(levels, words, "itl_samples", "itl"),
         *style.interval_note(levels, [name for name, *_ in _SERIES], words),
         *style.invalid_note(reasons, words),
     ]
-    return style.finish(figure, axes, title, context, words, notes=notes)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 
 
 def _mark_jump(axes: Any, derived: style.Sweep, counts: list[int], p99: list[float], words: Words) -> None:

@@ -28,6 +28,7 @@ def draw(
         return style.missing(title, words("missing", what="marginal_tok_s_per_slot"), context, words)
     counts = style.concurrency(levels)
     reasons = style.invalid_levels(derived, findings, CLAIMS)
+    lines = 0
     names = [f"{before}→{level}" for before, level in zip([0, *counts[:-1]], counts, strict=True)]
     figure, axes = style.new_figure(3.4)
     color = style.round_color(context)
@@ -63,7 +64,7 @@ def draw(
     if np.isfinite(base):
         text = words("marginal.base", first=counts[0], value=style.number(base, 1))
         axes.axhline(base, color=style.INK, linestyle="--", linewidth=1.1, label=text, zorder=3, gid="base")
-        axes.legend(loc="upper right")
+        lines = style.legend_above(axes, 1)
     low = min(0.0, float(np.nanmin(heights)) * 1.25)
     axes.set_ylim(low, max(float(np.nanmax(heights)), base if np.isfinite(base) else 0, 1e-9) * 1.22)
     axes.axhline(0, color=style.MUTED, linewidth=0.8)
@@ -74,4 +75,4 @@ def draw(
     axes.set_xlabel(words("axis.segment"))
     axes.set_ylabel(words("axis.marginal"))
     notes = [style.sample_note(levels, words), *style.invalid_note(reasons, words)]
-    return style.finish(figure, axes, title, context, words, notes=notes)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

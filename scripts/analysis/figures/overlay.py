@@ -98,8 +98,8 @@ def _tradeoff(members: Sequence[Member], words: Words, title: str) -> Figure:
         axes.plot(x, p50, color=color, linestyle="--", linewidth=1.1, gid=f"p50:{member.name}")
     axes.set_xlabel(words("axis.throughput"))
     axes.set_ylabel(words("axis.ttft"))
-    axes.legend(loc="upper left")
-    return style.finish(figure, axes, title, {}, words, notes=_notes(members, words))
+    lines = style.legend_above(axes, 1)
+    return style.finish(figure, axes, title, {}, words, notes=_notes(members, words), legend_rows=lines)
 
 
 def _scaling(members: Sequence[Member], words: Words, title: str) -> Figure:
@@ -138,8 +138,10 @@ def _scaling(members: Sequence[Member], words: Words, title: str) -> Figure:
         return style.missing(title, words("missing", what="output_tok_s"), {}, words)
     style.log_axis(axes, values, pad=1.5)
     axes.set_ylabel(words("axis.throughput"))
-    axes.legend(loc="upper left")
-    return style.finish(figure, axes, title, {}, words, notes=[words("overlay.ideal"), *_notes(members, words)])
+    lines = style.legend_above(axes, 1)
+    return style.finish(
+        figure, axes, title, {}, words, notes=[words("overlay.ideal"), *_notes(members, words)], legend_rows=lines
+    )
 
 
 def _itl_split(members: Sequence[Member], words: Words, title: str) -> Figure:
@@ -162,8 +164,8 @@ def _itl_split(members: Sequence[Member], words: Words, title: str) -> Figure:
         return style.missing(title, words("missing", what="itl_p50_ms, itl_p99_ms"), {}, words)
     style.log_axis(axes, values, pad=1.7)
     axes.set_ylabel(words("axis.itl"))
-    axes.legend(loc="upper left")
-    return style.finish(figure, axes, title, {}, words, notes=_notes(members, words))
+    lines = style.legend_above(axes, 1)
+    return style.finish(figure, axes, title, {}, words, notes=_notes(members, words), legend_rows=lines)
 
 
 def _kv_pool(members: Sequence[Member], words: Words, title: str) -> Figure:

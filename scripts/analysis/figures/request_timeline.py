@@ -43,6 +43,8 @@ def draw(
     part = table[table["C"] == level]
     typical = float((part["last_s"] - part["start_s"]).median())
     until = typical * _REQUESTS_ACROSS if np.isfinite(typical) and typical > 0 else float(part["start_s"].max()) + 1
+    third = part[part["slot"] == part["slot"].min()].sort_values("start_s")["last_s"].iloc[:3].max()
+    until = max(until, float(third)) if np.isfinite(third) else until
     part = part[part["start_s"] < until]
     slots = sorted(int(value) for value in table.loc[table["C"] == level, "slot"].unique())
     shown = slots[:_SLOTS]

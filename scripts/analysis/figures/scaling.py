@@ -62,7 +62,7 @@ def draw(
                 ha="left",
             )
     axes.set_ylabel(words("axis.throughput"))
-    axes.legend(loc="upper left", handlelength=2.4)
+    lines = style.legend_above(axes, 2)
     gone = [str(level) for index, level in enumerate(counts) if index not in known]
     notes = [
         style.sample_note(levels, words),
@@ -70,4 +70,4 @@ def draw(
         *style.interval_note(levels, ["output_tok_s"], words),
         *style.invalid_note(reasons, words),
     ]
-    return style.finish(figure, axes, title, context, words, notes=notes)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

@@ -76,7 +76,7 @@ def draw(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.number(value)))
     axes.set_xlabel(words("axis.throughput"))
     axes.set_ylabel(words("axis.ttft"))
-    axes.legend(loc="upper left", handlelength=2.4)
+    lines = style.legend_above(axes, 2)
     notes = []
     if point is not None:
         tier = derived.sweep.get("operating_slo_s")
@@ -88,7 +88,7 @@ def draw(
         *style.interval_note(levels, ["ttft_p99_ms", "ttft_p50_ms"], words),
         *style.invalid_note(reasons, words),
     ]
-    return style.finish(figure, axes, title, context, words, notes=notes)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 
 
 def draw_tiers(axes: Axes, tier_values: list[float], words: Words) -> None:
@@ -103,12 +103,12 @@ def draw_tiers(axes: Axes, tier_values: list[float], words: Words) -> None:
         axes.axhline(tier, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
             words("tradeoff.tier", tier=style.number(tier / 1000)),
-            (0.995, tier),
-            xytext=(0, 1.5),
+            (1, tier),
+            xytext=(3, 0),
             xycoords=axes.get_yaxis_transform(),
             textcoords="offset points",
-            ha="right",
-            va="bottom",
+            ha="left",
+            va="center",
             fontsize=7.8,
             color=style.MUTED,
             zorder=2,

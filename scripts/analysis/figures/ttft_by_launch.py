@@ -61,11 +61,11 @@ def draw(
     axes.set_ylim(bottom=0)
     axes.set_xlabel(words("axis.position"))
     axes.set_ylabel(words("axis.ttft_s"))
-    axes.legend(loc="upper left")
+    lines = style.legend_above(axes, 5)
     reasons = style.invalid_levels(derived, findings, CLAIMS)
     samples = " · ".join(f"{int(np.count_nonzero(launch['C'] == level)):,}" for level in counts)
     notes = [
         words("note.requests", counts=samples),
         *style.invalid_note({level: reason for level, reason in reasons.items() if level in counts}, words),
     ]
-    return style.finish(figure, axes, title, context, words, notes=notes)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

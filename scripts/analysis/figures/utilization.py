@@ -83,7 +83,7 @@ def draw(
     top = max(100.0, float(np.nanmax([*mbu, *mfu])) * 1.08)
     axes.set_ylim(0, top)
     axes.set_ylabel(words("axis.percent_peak"))
-    axes.legend(loc="best", handlelength=2.4)
+    lines = style.legend_above(axes, 2)
     peaks = context.get("peaks") or {}
     bandwidth = peaks.get("bandwidth_gb_s", context.get("peak_bandwidth_gb_s"))
     flops = peaks.get("tflop_s", context.get("peak_tflop_s"))
@@ -93,5 +93,5 @@ def draw(
             words("utilization.peaks", bandwidth=style.number(float(bandwidth)), flops=f"{float(flops):g}", label=label)
         )
     notes += [words("utilization.estimated"), *style.invalid_note(reasons, words)]
-    style.finish(figure, axes, title, context, words, notes=notes)
+    style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
     return figure

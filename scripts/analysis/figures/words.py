@@ -83,7 +83,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "itl_split.shade": ("from p50 to p99", "p50 到 p99 的跨度"),
     "itl_split.jump": ("×{jump} on C={before}", "×{jump}(比 C={before})"),
     "itl_split.note": (
-        "Above a point: p99 / p50 of that level. On the slanted line: p99 over the previous level's.",
+        "Above a point: that level's p99 / p50. Slanted line: p99 over the level before.",
         "点上方:同一档的 p99 / p50。斜虚线:p99 相对上一档的倍数。两种倍数不要混用。",
     ),
     "e2el.title": ("What end-to-end latency is made of (p50)", "E2EL 构成:TTFT vs decode 耗时(p50)"),

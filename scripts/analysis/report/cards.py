@@ -111,7 +111,8 @@ def _with(rows: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
 def _mbu(rows: list[dict[str, Any]], words: Words) -> Card:
     have = _with(rows, "mbu_pct")
     if not have:
-        return _missing("mbu", words("card.mbu", C=rows[0]["C"]), "read_gb_s, peak_bandwidth_gb_s", words)
+        what = "peak_bandwidth_gb_s" if _with(rows, "read_gb_s") else "read_gb_s"
+        return _missing("mbu", words("card.mbu", C=rows[0]["C"]), what, words)
     row = have[0]
     level = row["C"]
     lines = []
@@ -162,4 +163,4 @@ def _kv(rows: list[dict[str, Any]], words: Words) -> Card:
         row = bounded[-1]
         value = Markup("≤ {} %").format(linked("kv_upper_bound_pct", row["kv_upper_bound_pct"], row["C"], words))
         return Card("kv", words("card.kv", C=row["C"]), value, (rich(words, "card.kv.bound_line"),))
-    return _missing("kv", words("card.kv", C=rows[-1]["C"]), "kv_mean_pct, kv_pool_tokens", words)
+    return _missing("kv", words("card.kv", C=rows[-1]["C"]), "kv_mean_pct", words)

@@ -84,6 +84,7 @@ class Composer:
             blocks += self.analysed(contents.roofline(derived, context, language))
         if name == "itl":
             blocks += self.levels("stalls", _STALLS, "stall_share_pct")
+            blocks += self.table(tables.stall_crossings(derived.sweep, self.words))
         if name == "queue":
             blocks += self.levels("queue", _QUEUE)
             blocks += self.levels("burst", _BURST, "burst_share_above_p95_pct")
@@ -109,7 +110,7 @@ class Composer:
         full = [
             *self.analysed(contents.full(derived, language), remarks=remarks, marked=marked),
             *self.analysed(contents.steady(derived, language)),
-            *self.table(tables.rules(derived.sweep, words)),
+            *self.table(tables.rules(derived.sweep, subject.context, words)),
         ]
         audits = self.analysed(contents.audits(subject.findings, language))
         audits = [
@@ -152,7 +153,7 @@ class Composer:
         words, context, extras = self.words, self.subject.context, self.subject.extras
         provenance = extras.get("provenance") or {}
         arguments = provenance.get("arguments") or {}
-        startup = {key: value for key, value in (context.get("startup") or {}).items() if known(value)}
+        startup = {key: value for key, value in (context.get("startup") or {}).items() if key != "lines"}
         lines = tuple(str(line) for line in extras.get("startup_lines") or ())
         revision = provenance.get("revision")
         parts = {
@@ -168,7 +169,10 @@ class Composer:
                 *([Block(text=_revision(revision, provenance.get("clean"), words))] if revision else []),
                 *self.mapping("versions", provenance.get("versions") or context.get("versions")),
                 *self.mapping("client_arguments", arguments.get("client") or context.get("client_arguments")),
-                *self.records("files", list(provenance.get("files") or ()), "path", "bytes", "sha256"),
+                *(
+                    replace(one, folded=True)
+                    for one in self.records("files", list(provenance.get("files") or ()), "path", "bytes", "sha256")
+                ),
             ],
         }
         made = [self.section(name, blocks) for (name, _), blocks in parts.items() if blocks]

@@ -42,13 +42,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Block:
-    """One of: a picture, a table, lines in monospace, a paragraph, a note on what is missing."""
+    """One of: a picture, a table (folded if long), lines in monospace, a paragraph, a note on what is missing."""
 
     picture: Picture | None = None
     table: Table | None = None
     lines: tuple[str, ...] = ()
     text: str = ""
     note: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True)

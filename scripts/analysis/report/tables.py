@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,31 +172,63 @@ def _adapted(table: contents.Table, name: str, place: int, row: Row, words: Word
     return Cell(text, trace(name, value, level, words), anchor, value, below, numeric=True)
 
 
-def rules(sweep: Mapping[str, Any], words: Words) -> Table:
-    """Return the knees, one named rule each, with threshold and, where bootstrapped, how often that agrees."""
+def rules(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words) -> Table:
+    """Return the knees, one named rule each: threshold, result on whole run and steady state, bootstrap agreement."""
+    agreement = context.get("agreement") or {}
+    steady = (sweep.get("steady") or {}).get("rules") or {}
     body = []
     for name, rule in (sweep.get("rules") or {}).items():
         label = words(f"rule.{name}") if words.has(f"rule.{name}") else name
-        value = rule.get("value")
-        if rule.get("status") == "not_evaluable":
-            result = words("cannot", what=", ".join(rule.get("missing") or ["–"]))
-        elif isinstance(value, bool):
-            result = words("rule.yes") if value else words("rule.no")
-        else:
-            result = words("rule.none") if value is None else f"C = {value}"
-        agrees = (sweep.get("agreement") or {}).get(name)
-        if known(agrees):
-            result += f" ({words('rule.agrees', pct=f'{agrees:.0f}')})"
-        threshold = rule.get("threshold")
-        body.append(
-            (
-                Cell(label, raw=name),
-                Cell("–" if not known(threshold) else f"{threshold:g}", raw=threshold, numeric=True),
-                Cell(result, raw=value),
-            )
+        threshold, agrees = rule.get("threshold"), agreement.get(name)
+        cells = [
+            Cell(label, raw=name),
+            Cell("–" if not known(threshold) else f"{threshold:g}", raw=threshold, numeric=True),
+            Cell(_result(rule, words), raw=rule.get("value")),
+        ]
+        if steady:
+            cells.append(Cell(_result(steady.get(name) or {}, words), raw=(steady.get(name) or {}).get("value")))
+        if agreement:
+            text = f"{100 * agrees:.0f}%" if agrees is not None and known(agrees) else "–"
+            cells.append(Cell(text, "" if known(agrees) else words("not_known"), raw=agrees, numeric=True))
+        body.append(tuple(cells))
+    names = ["rule", "threshold", "result", *(["steady"] if steady else []), *(["agreement"] if agreement else [])]
+    heads = tuple(words(f"column.{name}") for name in names)
+    return Table("rules", words("table.rules"), tuple(names), heads, tuple(body))
+
+
+def _result(rule: Mapping[str, Any], words: Words) -> str:
+    """Write what a rule gave: a level, yes or no, nothing in this sweep, or what it lacked."""
+    value = rule.get("value")
+    if rule.get("status") == "not_evaluable" or not rule:
+        return words("cannot", what=", ".join(rule.get("missing") or ["–"]))
+    if isinstance(value, bool):
+        return words("rule.yes") if value else words("rule.no")
+    return words("rule.none") if value is None else f"C = {value}"
+
+
+def stall_crossings(sweep: Mapping[str, Any], words: Words) -> Table | None:
+    """Return from which C on each percentile of ITL has to be a stall: expected of a closed loop, and measured."""
+    found = sweep.get("stall_crossings") or {}
+    if not any(known(one.get("measured_C")) for one in found.values()):
+        return None
+
+    def level(value: Any) -> Cell:
+        return (
+            Cell(f"{value:,.4g}", raw=value, numeric=True) if known(value) else Cell(words("rule.none"), numeric=True)
         )
-    heads = (words("column.rule"), words("column.threshold"), words("column.result"))
-    return Table("rules", words("table.rules"), ("rule", "threshold", "result"), heads, tuple(body))
+
+    body = tuple(
+        (
+            Cell(f"ITL {name}", raw=name),
+            Cell(f"{one['share_pct']:g}%", raw=one["share_pct"], numeric=True),
+            level(one.get("expected_C")),
+            level(one.get("measured_C")),
+        )
+        for name, one in found.items()
+    )
+    keys = ("percentile", "share_pct", "expected_C", "measured_C")
+    heads = tuple(words(f"column.{key}") for key in keys)
+    return Table("stall_crossings", words("table.stall_crossings"), keys, heads, body)
 
 
 def all_definitions(words: Words) -> Table:
@@ -224,19 +257,34 @@ def all_definitions(words: Words) -> Table:
 
 
 def of_mapping(name: str, values: Mapping[str, Any], words: Words) -> Table:
-    """Return names and values of a mapping as it was recorded; nested values as compact JSON."""
-    import json
-
-    def text(value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return f"{value:,}"
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
-
-    body = tuple((Cell(str(key), raw=str(key)), Cell(text(value), raw=text(value))) for key, value in values.items())
+    """Return names and values of a mapping as recorded: nested names joined by a dot, what is not known left out."""
+    body = tuple((Cell(key, raw=key), Cell(text, raw=text)) for key, text in _flat(values))
     heads = (words("column.item"), words("column.value"))
     return Table(name, words(f"table.{name}"), ("item", "value"), heads, body)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return (name, text) of every value that is known, in their order."""
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{name}.")
+        elif isinstance(value, list | tuple):
+            if value:
+                found.append((name, ", ".join(_text(one) for one in value)))
+        elif known(value):
+            found.append((name, _text(value)))
+    return found
+
+
+def _text(value: Any) -> str:
+    """Write a recorded value: numbers with separators, what is neither number nor text as compact JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}"
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
 def of_records(name: str, records: Sequence[Mapping[str, Any]], words: Words, order: Sequence[str] = ()) -> Table:
@@ -256,7 +304,8 @@ def of_records(name: str, records: Sequence[Mapping[str, Any]], words: Words, or
                     Cell(f"{value:,.6g}" if isinstance(value, float) else f"{value:,}", raw=value, numeric=True)
                 )
             else:
-                cells.append(Cell(str(value), raw=value))
+                text = ", ".join(map(_text, value)) if isinstance(value, list | tuple) else _text(value)
+                cells.append(Cell(text, raw=text))
         body.append(tuple(cells))
     heads = tuple(words(f"column.{key}") if words.has(f"column.{key}") else str(key) for key in keys)
     return Table(name, words(f"table.{name}"), tuple(map(str, keys)), heads, tuple(body))
