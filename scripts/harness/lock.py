@@ -109,3 +109,28 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+_held: list[Lock] = []
+"""Locks that are held until this process ends."""
+
+
+def clear_stale_workflow_lock(root: Path) -> bool:
+    """Remove the lock files a killed Snakemake left in ``root``, and return whether there were any.
+
+    Every run of this workflow holds a lock of ours, which the kernel drops with it, from here on; whoever gets it knows
+    that no other run is alive. Snakemake's own lock files outlive a SIGKILL and would refuse the next run.
+    """
+    folder = root / ".snakemake"
+    try:
+        folder.mkdir(exist_ok=True)
+        run = Lock(folder / "run.lock", "workflow")
+        if not run.acquire(lambda: False):
+            return False
+    except (OSError, SweepError):
+        return False
+    _held.append(run)
+    stale = sorted((folder / "locks").glob("*.lock"))
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return bool(stale)

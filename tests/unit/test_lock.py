@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.harness.lock import Lock
+from scripts.harness.lock import Lock, clear_stale_workflow_lock
 
 HOLD = "import sys, time; from pathlib import Path; from scripts.harness.lock import Lock; "
 HOLD += "lock = Lock(Path(sys.argv[1]), 'holder'); lock.acquire(); print('held', flush=True); time.sleep(60)"
@@ -62,3 +62,16 @@ def test_a_lock_file_that_was_removed_meanwhile_does_not_let_two_in(tmp_path: Pa
     assert third.acquire(lambda: False) is False
     second.release()
     first.release()
+
+
+def test_what_a_killed_run_left_is_cleared_and_a_living_runs_lock_is_not(tmp_path: Path) -> None:
+    locks = tmp_path / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.input.lock").write_text("")
+    child = hold(tmp_path / ".snakemake/run.lock")
+    assert clear_stale_workflow_lock(tmp_path) is False
+    assert (locks / "0.input.lock").exists()
+    child.kill()
+    child.wait()
+    assert clear_stale_workflow_lock(tmp_path) is True
+    assert not list(locks.iterdir())

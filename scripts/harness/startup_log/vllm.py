@@ -40,8 +40,8 @@ _READY_TRIGGERS = (
     "Available routes are",
 )
 _STOP = re.compile(
-    r"\[shutdown\](?!.*exited unexpectedly)|\bShutting down\b|Waiting for application shutdown|KeyboardInterrupt"
-    r"|\bSIGTERM\b|\bSIGINT\b|Received signal|Finished server process"
+    r"\[shutdown\](?!.*exited unexpectedly| Process manager: )|\bShutting down\b|KeyboardInterrupt"
+    r"|Waiting for application shutdown|\bSIGTERM\b|\bSIGINT\b|Received signal|Finished server process"
 )
 _STOP_TRIGGERS = (
     "[shutdown]",
