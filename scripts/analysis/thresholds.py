@@ -42,8 +42,8 @@ class Thresholds:
     window_formula_pct: float = 3.0  # A10: counters against the formula
     power_fall_pct: float = 2.0  # A12: mean power under a lower level's by more than this
     temperature_fall_c: float = 1.0  # A12
-    run_noise_pct: float = 3.0  # comparison: standard deviation from run to run where nothing was repeated …
-    run_noise_tail_pct: float = 6.0  # … and of p99
+    run_noise_pct: float = 5.0  # comparison: standard deviation from run to run where nothing was repeated …
+    run_noise_tail_pct: float = 10.0  # … and of p99
     knee_agreement_pct: float = 5.0  # comparison: knees that agree in fewer resampled pairs have moved
     identity_ms: float = 1.0  # A7
     client_cpu_pct: float = 100.0  # A14: one core's worth

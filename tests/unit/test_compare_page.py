@@ -161,3 +161,9 @@ def test_without_anything_known_it_says_so() -> None:
     assert comparison.headline(compare.compare(apart[0], apart[1]), "en") == [
         "b against a: they have no level in common."
     ]
+
+
+def test_the_page_names_the_noise_that_was_used(tmp_path: Path) -> None:
+    pair = [[member("a"), member("b", 1.02, thresholds={"run_noise_pct": 7.5})]]
+    page = comparison.write(pair, tmp_path, formats=("svg",)).page.read_text()
+    assert "a stated default, 7.5% (p99: 10%" in page

@@ -144,7 +144,7 @@ class _Writer:
         sections = []
         for place, one in enumerate(found):
             own = mark + (self._mark([one.after]) if len(found) > 1 else "")
-            sections.append(self._moved(one, own))
+            sections.append(self._moved(one, own, members[place + 1].side.context))
             if place == 0:
                 sections.append(self._figures(members, found, mark))
             sections += [self._knees(one, own), self._pool(one, own), self._causes(members, place + 1, one, own)]
@@ -163,7 +163,7 @@ class _Writer:
         (self.out / "tables" / f"{named.name}.csv").write_text(named.csv(), encoding="utf-8")
         return Block(table=named)
 
-    def _moved(self, one: Comparison, mark: str) -> Section:
+    def _moved(self, one: Comparison, mark: str, context: Mapping[str, Any]) -> Section:
         words, language = self.words, self.words.language
         verdicts = [str(texts.lookup(f"compare.{found}", language)) for found in one.levels.values()]
         rows = []
@@ -191,13 +191,13 @@ class _Writer:
         notes = [texts.fill("compare.only", language, levels=[int(level) for level in only])] if only else []
         blocks = [
             self._table(by_level, mark),
-            self._table(replace(deltas, heads=heads, marked=marked, notes=tuple(self._method(one))), mark),
+            self._table(replace(deltas, heads=heads, marked=marked, notes=tuple(self._method(one, context))), mark),
             *(Block(note=note) for note in notes),
         ]
         return self._section("moved", mark, blocks, opening=(first, words("join").join(rest)))
 
-    def _method(self, one: Comparison) -> list[str]:
-        language, limits = self.words.language, Thresholds.of(one.derived[1].sweep.get("context") or {})
+    def _method(self, one: Comparison, context: Mapping[str, Any]) -> list[str]:
+        language, limits = self.words.language, Thresholds.of(context)
         judged = [delta for delta in one.deltas if delta.band is not None]
         if not judged:
             return []
