@@ -66,9 +66,11 @@ rule start_server:
         "../scripts/start_server.py"
 
 
+# A level has no input: it attaches to the server that start_server left running, or boots it again. The order comes
+# from the priorities. With the boot record as input, even an ancient one, a server that fails to start would re-measure
+# every level afterwards (Snakemake deletes the record, and a missing input counts as updated), and a change of settings
+# would be hidden from the levels by the server's own re-run.
 rule measure_level:
-    input:
-        boot=ancient("results/raw/{machine}/{round}/{sweep}/server/boot.json"),
     output:
         cell="results/raw/{machine}/{round}/{sweep}/c{level}/cell.json",
         requests="results/raw/{machine}/{round}/{sweep}/c{level}/requests.parquet",

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.analysis.report import stages
+from scripts.analysis import conclude
 from scripts.harness import rule
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def main(levels: str, context: str, out: str, language: str) -> None:
-    stages.find(levels, context, Path(out).parent, language)
+    conclude.conclude(levels, context, Path(out).parent, language)
 
 
 if __name__ == "__main__":

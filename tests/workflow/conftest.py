@@ -45,7 +45,7 @@ class Project:
         path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
 
     def round(self, settings: dict[str, Any], name: str = "small") -> None:
-        (self.root / f"config/rounds/{name}.yaml").write_text(yaml.safe_dump(settings))
+        (self.root / f"config/rounds/{name}.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
 
     def environment(self) -> dict[str, str]:
         dropped = (process.OWNER, process.TOKEN, "PYTHONPATH")

@@ -72,7 +72,8 @@ def test_every_figure_is_there_and_is_svg(original: Project) -> None:
 
 
 def test_a_second_run_has_nothing_to_do(original: Project) -> None:
-    done = original.run("all", "--dry-run")
+    done = original.run("all")
+    assert done.returncode == 0
     assert "Nothing to be done" in done.stdout
 
 
@@ -124,6 +125,20 @@ def test_changing_a_server_argument_measures_every_level_again(measured: Project
     measured.round(with_round(server__arguments={"threads": 2}))
     jobs = measured.jobs()
     assert (jobs["start_server"], jobs["measure_level"]) == (1, 2)
+
+
+def test_a_server_that_failed_to_start_costs_no_measurement(measured: Project) -> None:
+    measured.round(with_round(server__model="none.gguf"))
+    failed = measured.run("all")
+    assert failed.returncode != 0
+    assert "none.gguf does not exist" in failed.stdout
+    measured.round(ROUND)
+    assert "measure_level" not in measured.jobs()
+
+
+def test_without_snakemakes_own_records_nothing_is_measured_again(measured: Project) -> None:
+    shutil.rmtree(measured.root / ".snakemake")
+    assert not MEASURING & set(measured.jobs())
 
 
 def test_changing_the_workload_measures_every_level_again(measured: Project) -> None:

@@ -1,4 +1,4 @@
-"""The report in three steps that can be done apart: findings, figures, page with tables."""
+"""The report in two steps that can be done apart: figures, and page with tables."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,6 @@ from scripts.analysis.derive import derive
 
 if TYPE_CHECKING:
     from scripts.analysis.report.story import Subject
-
-
-def find(levels: str | Path, context: str | Path, folder: str | Path, language: str) -> None:
-    """Derive a sweep's values and evaluate its rules; write derived.json and findings.json into ``folder``."""
-    given = load_levels.read_context(context)
-    derived = derive(load_levels.read_levels(levels), given)
-    load_levels.write_derived(derived, rules.evaluate(derived, given), folder, language)
 
 
 def subject_of(levels: str | Path, context: str | Path, extras: Mapping[str, Any], language: str) -> "Subject":
