@@ -19,7 +19,13 @@ import pandas as pd
 from tests.workflow.conftest import ROUND, Project, make
 
 REPEATS = 5
-DOORS = ("scripts.harness.plan", "scripts.harness.wiring", "scripts.harness.startup_log", "scripts.harness.load", "scripts.analysis.schema")
+DOORS = (
+    "scripts.harness.plan",
+    "scripts.harness.wiring",
+    "scripts.harness.startup_log",
+    "scripts.harness.load",
+    "scripts.analysis.schema",
+)
 
 
 def timed(project: Project, *arguments: str) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = str(ROOT)  # scripts run from a folder of Snakemake's own
 
 from scripts.harness import lock, process, wiring
 from scripts.harness.errors import SweepError
@@ -17,7 +16,7 @@ try:
     PLAN = wiring.load(config, ROOT)
 except SweepError as error:
     raise WorkflowError(str(error)) from None
-process.claim()
+process.claim(ROOT)
 lock.clear_stale_workflow_lock(Path.cwd())
 process.end_jobs_on_termination()
 

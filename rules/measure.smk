@@ -11,12 +11,12 @@ rule describe_machine:
         "results/raw/{machine}/{round}/machine.json",
     log:
         "logs/describe_machine/{machine}/{round}.log",
-    conda:
-        "../envs/harness.yaml"
     wildcard_constraints:
         machine=THIS_MACHINE,
         round=OPEN_ROUNDS,
     priority: 1000000
+    conda:
+        "../envs/harness.yaml"
     message:
         "Machine of round {wildcards.round}"
     script:
@@ -30,13 +30,13 @@ rule measure_peaks:
         "results/raw/{machine}/{round}/peaks.json",
     log:
         "logs/measure_peaks/{machine}/{round}.log",
-    conda:
-        "../envs/harness.yaml"
     wildcard_constraints:
         machine=THIS_MACHINE,
         round=OPEN_ROUNDS,
-    threads: workflow.cores
     priority: 900000
+    conda:
+        "../envs/harness.yaml"
+    threads: workflow.cores
     message:
         "Peak rates of round {wildcards.round}"
     script:
@@ -51,15 +51,15 @@ rule start_server:
         startup_log="results/raw/{machine}/{round}/{sweep}/server/startup.log",
     log:
         "logs/start_server/{machine}/{round}/{sweep}.log",
-    conda:
-        "../envs/harness.yaml"
     wildcard_constraints:
         machine=THIS_MACHINE,
         round=OPEN_ROUNDS,
+    priority: priority
+    conda:
+        "../envs/harness.yaml"
     threads: workflow.cores
     params:
         settings=settings,
-    priority: priority
     message:
         "Server of {wildcards.round}/{wildcards.sweep}"
     script:
@@ -81,15 +81,15 @@ rule measure_level:
         startup_log="results/raw/{machine}/{round}/{sweep}/c{level}/startup.log",
     log:
         "logs/measure_level/{machine}/{round}/{sweep}/c{level}.log",
-    conda:
-        "../envs/harness.yaml"
     wildcard_constraints:
         machine=THIS_MACHINE,
         round=OPEN_ROUNDS,
+    priority: priority
+    conda:
+        "../envs/harness.yaml"
     threads: workflow.cores
     params:
         settings=settings,
-    priority: priority
     message:
         "Load of {wildcards.round}/{wildcards.sweep} at concurrency {wildcards.level}"
     script:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from scripts.harness import config, examples, rounds, wiring
 from scripts.harness.errors import SweepError
+from scripts.harness.plan import CLOSED
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,7 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     root = Path.cwd()
     try:
-        return {"bring": _bring, "close": _close, "verify": _verify, "reports": _reports, "cell": _cell}[options.command](root, options)
+        return {"bring": _bring, "close": _close, "verify": _verify, "reports": _reports, "cell": _cell}[
+            options.command
+        ](root, options)
     except SweepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -57,7 +60,7 @@ def _verify(root: Path, options: argparse.Namespace) -> int:
         for run in rounds.earlier(folder):
             print(f"   earlier  {run.relative_to(root)}")
         wrong = sum(problem.kind != "broken_off" for problem in problems)
-        state = "closed" if (folder / rounds.CLOSED).exists() else "open"
+        state = "closed" if (folder / CLOSED).exists() else "open"
         print(f"{'in order' if wrong == 0 else 'NOT in order'}: {name} ({state})")
         bad += wrong
     if not folders:
@@ -78,7 +81,9 @@ def _cell(root: Path, options: argparse.Namespace) -> int:
     sweeps = [s for s in plan.sweeps if s.measurable and (not options.sweep or s.name == options.sweep)]
     if len(sweeps) != 1:
         names = ", ".join(f"{s.round}/{s.name}" for s in plan.sweeps if s.measurable) or "none"
-        raise SweepError(f"expected one open sweep of this machine, found {len(sweeps)}; name it with ROUND= and SWEEP= ({names})")
+        raise SweepError(
+            f"expected one open sweep of this machine, found {len(sweeps)}; name it with ROUND= and SWEEP= ({names})"
+        )
     if not options.level.isdigit() or int(options.level) not in sweeps[0].levels:
         levels = ", ".join(map(str, sweeps[0].levels))
         raise SweepError(f"LEVEL={options.level or '(none)'}: expected one of {levels}")

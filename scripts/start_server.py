@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(config: dict[str, Any], wildcards: Any, settings: dict[str, Any], boot: str, startup_log: str, log: str) -> None:
+def main(
+    config: dict[str, Any], wildcards: Any, settings: dict[str, Any], boot: str, startup_log: str, log: str
+) -> None:
     root = Path.cwd()
     with rule.job(log) as say:
         sweep = wiring.load(config, root).sweep(wildcards.machine, wildcards.round, wildcards.sweep)
@@ -19,4 +21,6 @@ def main(config: dict[str, Any], wildcards: Any, settings: dict[str, Any], boot:
 
 if __name__ == "__main__":
     kept = snakemake.output
-    main(snakemake.config, snakemake.wildcards, snakemake.params.settings, kept.boot, kept.startup_log, snakemake.log[0])
+    main(
+        snakemake.config, snakemake.wildcards, snakemake.params.settings, kept.boot, kept.startup_log, snakemake.log[0]
+    )

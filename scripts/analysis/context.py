@@ -16,9 +16,9 @@ def build(
     """Return the context of one sweep.
 
     ``cells`` are the levels' cell.json, ``kv_pool`` what the startup log of the sweep's first boot says, ``machine``
-    machine.json, ``peaks`` the round's peak rates (None: not known). ``report`` holds what the configuration adds: title
-    and levels_off (None: as measured), slo, thresholds, peaks (override or None), model (overrides of the shape). What
-    is not known is null.
+    machine.json, ``peaks`` the round's peak rates (None: not known). ``report`` holds what the configuration adds:
+    title and levels_off (None: as measured), slo, thresholds, peaks (override or None), model (overrides of the shape).
+    What is not known is null.
 
     Raises ValueError when the levels were not measured under one workload.
     """

@@ -51,7 +51,9 @@ def of_level(cell: Mapping[str, Any], scrapes: "pa.Table", startup: str, request
     level |= {name: value for name, value in named.items() if name in known}
     if pool is None and window["pool"] is not None:
         level["kv_pool_tokens"] = window["pool"].get("kv_cache_tokens")
-    level |= drain([(row["time_ns"], row["body"]) for row in metrics if row["kind"] == "during"], cell["window"]["load_start_ns"])
+    level |= drain(
+        [(row["time_ns"], row["body"]) for row in metrics if row["kind"] == "during"], cell["window"]["load_start_ns"]
+    )
     return level
 
 
@@ -88,7 +90,9 @@ def drain(pages: list[tuple[int, str]], start_ns: int) -> dict[str, float | None
     The queue has drained at the first sample with nobody waiting after which half of the samples or more have nobody
     waiting; where it never waited that is 0.
     """
-    samples = [(time, values["waiting"]) for time, page in pages for values in (exposition.values_of(exposition.parse(page)),)]
+    samples = [
+        (time, values["waiting"]) for time, page in pages for values in (exposition.values_of(exposition.parse(page)),)
+    ]
     known = [(time, value) for time, value in samples if value is not None and time >= start_ns]
     nothing: dict[str, float | None] = {"waiting_drain_s": None, "waiting_steady_share_zero_pct": None}
     if not known:

@@ -11,6 +11,7 @@ from scripts.analysis.steady import steady_window
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 @dataclass(frozen=True)
 class Computed:
     """What was computed of one level: its row, and the tables of the contract by name."""

@@ -1,7 +1,7 @@
 """Read and check the configuration: one sentence for each mistake, defaults filled in from the schemas."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,7 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} occurs twice", key_node.start_mark
-            )
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", key_node.start_mark)
         seen.add(key)
     loader.flatten_mapping(node)
     return loader.construct_mapping(node, deep=True)
@@ -36,11 +34,13 @@ def read_yaml(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise SweepError(f"{path} does not exist; check the name, or copy config/rounds/demo.yaml and edit it") from None
+        raise SweepError(
+            f"{path} does not exist; check the name, or copy config/rounds/demo.yaml and edit it"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SweepError(f"{path} cannot be read: {error}") from None
     try:
-        return yaml.load(text, Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -59,7 +59,8 @@ def validate(values: Any, schema_path: Path, source: str) -> dict[str, Any]:
     error = best_match(Draft202012Validator(schema).iter_errors(values))
     if error is not None:
         raise SweepError(_sentence(error, source))
-    return _with_defaults(deepcopy(values), schema, schema.get("$defs", {}))
+    checked: dict[str, Any] = _with_defaults(deepcopy(values), schema, schema.get("$defs", {}))
+    return checked
 
 
 def _with_defaults(values: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
@@ -96,7 +97,7 @@ def _sentence(error: Any, source: str) -> str:
     if kind == "required":
         missing = [key for key in value if key not in found]
         return f"{where}: the key {missing[0]!r} is missing; it has to be there"
-    expected = {
+    words: dict[str, Callable[[], str]] = {
         "type": lambda: f"expected {' or '.join([value] if isinstance(value, str) else value)}",
         "enum": lambda: f"expected one of {', '.join(map(str, value))}",
         "minimum": lambda: f"expected at least {value}",
@@ -109,7 +110,8 @@ def _sentence(error: Any, source: str) -> str:
         "uniqueItems": lambda: "expected every entry once",
         "pattern": lambda: f"expected a text that matches {value}",
         "anyOf": lambda: "expected " + " or ".join(_alternative(option) for option in value),
-    }.get(kind, lambda: str(error.message))()
+    }
+    expected = words[kind]() if kind in words else str(error.message)
     return f"{where}: {expected}, found {json.dumps(found, ensure_ascii=False, default=str)}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from scripts.harness.errors import SweepError
 
-MACHINE_LOCK = Path("/tmp/concurrency-sweep.lock")  # noqa: S108 - one name for every user and checkout of the machine
+MACHINE_LOCK = Path("/tmp/concurrency-sweep.lock")
 """One measurement at a time on a machine: whoever runs a server or a load holds this."""
 
 
@@ -91,7 +91,7 @@ class Lock:
     def _replaced(self, descriptor: int) -> bool:
         """Whether the file was removed or made anew between opening and locking it."""
         try:
-            return os.stat(self.path).st_ino != os.fstat(descriptor).st_ino
+            return self.path.stat().st_ino != os.fstat(descriptor).st_ino
         except FileNotFoundError:
             return True
 

@@ -21,9 +21,26 @@ from scripts.harness.server import Attached, Places, Wanted
 
 CELL_SCHEMA = 1
 OUTPUTS = (
-    "cell.json", "requests.parquet", "chunks.parquet", "scrapes.parquet", "telemetry.parquet", "boot.json", "startup.log",
-)  # fmt: skip
-PACKAGES = ("httpx", "httpcore", "h11", "uvloop", "numpy", "pyarrow", "psutil", "nvidia-ml-py", "snakemake", "xllamacpp")
+    "cell.json",
+    "requests.parquet",
+    "chunks.parquet",
+    "scrapes.parquet",
+    "telemetry.parquet",
+    "boot.json",
+    "startup.log",
+)
+PACKAGES = (
+    "httpx",
+    "httpcore",
+    "h11",
+    "uvloop",
+    "numpy",
+    "pyarrow",
+    "psutil",
+    "nvidia-ml-py",
+    "snakemake",
+    "xllamacpp",
+)
 DESCRIPTORS_BESIDE_CONNECTIONS = 128
 DYING_S = 20.0
 """Time a server with a dead engine may take to end, seconds."""
@@ -52,7 +69,11 @@ def wanted(job_sweep: Sweep, settings: Mapping[str, Any], level: int | None) -> 
         sweep=job_sweep.name,
         engine=settings["engine"],
         identity=plan.server_identity(settings),
-        server={**settings["server"], "port": section["server"]["port"], "api_key_env": section["server"]["api_key_env"]},
+        server={
+            **settings["server"],
+            "port": section["server"]["port"],
+            "api_key_env": section["server"]["api_key_env"],
+        },
         workload=settings["workload"],
         levels=levels,
         level=level,
@@ -75,7 +96,8 @@ def check_machine(places: Places, results: Path, limits: Mapping[str, Any], leve
     found = machine.fd_limit()
     if found < needed:
         raise SweepError(
-            f"concurrency {level} needs {needed} file descriptors, the limit is {found}; raise it with `ulimit -n {needed}`"
+            f"concurrency {level} needs {needed} file descriptors, the limit is {found}; "
+            f"raise it with `ulimit -n {needed}`"
         )
 
 
@@ -183,7 +205,9 @@ def _measure(
         reason = _death(places, record, engine, bool(result.counts.get("requests_failed")))
         death += [] if reason is None else [reason]
     if death:
-        raise SweepError(f"level {job.level}: the server died while it was measured: {death[0]}\n  what was measured: {run}")
+        raise SweepError(
+            f"level {job.level}: the server died while it was measured: {death[0]}\n  what was measured: {run}"
+        )
     if stopped or result.stopped:
         raise SweepError(f"level {job.level}: the measurement was broken off; what was measured: {run}")
     counts = result.counts
@@ -329,7 +353,8 @@ def describe_machine(round_settings: Mapping[str, Any] | None) -> dict[str, Any]
     if needed is not None and needed not in names:
         found = ", ".join(names) if names else "no GPU"
         raise SweepError(
-            f"this round needs the GPU {needed!r} (requires_gpu), this machine has {found}; run it on such a machine, or "
+            f"this round needs the GPU {needed!r} (requires_gpu), this machine has {found}; "
+            "run it on such a machine, or "
             "copy config/rounds and name your own card"
         )
     for sweep in ({} if round_settings is None else round_settings["sweeps"]).values():
@@ -337,7 +362,14 @@ def describe_machine(round_settings: Mapping[str, Any] | None) -> dict[str, Any]
     return facts
 
 
-def start(sweep: Sweep, settings: Mapping[str, Any], places: Places, boot_json: Path, startup_log: Path, say: Callable[[str], None]) -> None:
+def start(
+    sweep: Sweep,
+    settings: Mapping[str, Any],
+    places: Places,
+    boot_json: Path,
+    startup_log: Path,
+    say: Callable[[str], None],
+) -> None:
     """Start the sweep's server, or attach to it where it already runs, and keep its boot record and startup log."""
     section = sweep.settings
     assert section is not None

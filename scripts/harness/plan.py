@@ -70,7 +70,9 @@ class Plan:
         for candidate in (*self.sweeps, *self.compared):
             if candidate.path == f"{machine}/{round}/{sweep}":
                 return candidate
-        raise SweepError(f"the sweep {machine}/{round}/{sweep} is in no round of config/config.yaml; add its round there")
+        raise SweepError(
+            f"the sweep {machine}/{round}/{sweep} is in no round of config/config.yaml; add its round there"
+        )
 
     def comparison(self, name: str) -> "Comparison":
         """Return one comparison. Raises SweepError when it is not in the configuration."""
@@ -136,8 +138,16 @@ def sweeps_of(entry: str, root: Path, machine: str, measure: bool) -> Iterator[t
     for name in machines:
         folder = raw / name / round_name
         closed = (folder / CLOSED).exists()
-        title = settings["title"] if settings is not None and settings.get("title") else f"Concurrency Sweep · {round_name}"
-        if measure and settings is not None and name == machine and not closed and settings["machine"] in ("auto", machine):
+        title = (
+            settings["title"] if settings is not None and settings.get("title") else f"Concurrency Sweep · {round_name}"
+        )
+        if (
+            measure
+            and settings is not None
+            and name == machine
+            and not closed
+            and settings["machine"] in ("auto", machine)
+        ):
             for index, (sweep, section) in enumerate(settings["sweeps"].items()):
                 planned = Sweep(name, round_name, sweep, index, tuple(sorted(section["load"]["levels"])), section, True)
                 repeats = range(2, section["load"]["repeats"] + 1)
@@ -148,8 +158,8 @@ def sweeps_of(entry: str, root: Path, machine: str, measure: bool) -> Iterator[t
         if not measured:
             whose = "this machine" if name == machine else f"machine {name} (this is {machine})"
             raise SweepError(
-                f"round {round_name} belongs to {whose}, and results/raw/{name}/{round_name} holds no measured level; copy "
-                "the round's folder there, or remove the round from config/config.yaml"
+                f"round {round_name} belongs to {whose}, and results/raw/{name}/{round_name} holds no measured level; "
+                "copy the round's folder there, or remove the round from config/config.yaml"
             )
         for index, (sweep, levels) in enumerate(measured):
             section = None if settings is None else settings["sweeps"].get(sweep)
@@ -186,7 +196,9 @@ def read_round(path: Path, root: Path) -> dict[str, Any]:
             raise SweepError(f"{source}: sweeps.{name}.load: level {both[0]} is in levels and in levels_off; keep one")
         first, last = sweep["workload"]["vocabulary"]
         if first >= last:
-            raise SweepError(f"{source}: sweeps.{name}.workload.vocabulary: expected first < last, found {first}, {last}")
+            raise SweepError(
+                f"{source}: sweeps.{name}.workload.vocabulary: expected first < last, found {first}, {last}"
+            )
     return settings
 
 
@@ -276,7 +288,7 @@ def order_of(sweep: Sweep) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def priority(plan: Plan, machine: str, round: str, sweep: str, level: int | None = None, repeat: int = 1) -> int:  # noqa: PLR0917
+def priority(plan: Plan, machine: str, round: str, sweep: str, level: int | None = None, repeat: int = 1) -> int:
     """Return the scheduling priority of a measuring job: every job of a sweep before the next sweep's server, every
     level of a pass before the next pass."""
     measuring = [candidate for candidate in plan.sweeps if candidate.measurable]

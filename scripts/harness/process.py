@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -63,11 +64,14 @@ def _started(pid: int) -> float:
         raise psutil.NoSuchProcess(pid) from None
 
 
-def claim() -> Identity:
+def claim(root: Path) -> Identity:
     """Make this process the owner of the run unless an ancestor already is, and return the owner.
+
+    Its jobs are told where the project is: Snakemake runs their scripts from a folder of its own.
 
     The owner's end, for whatever reason, ends every server and every measuring job of the run.
     """
+    os.environ["PYTHONPATH"] = str(root)
     owner = _inherited()
     if owner is None:
         owner = Identity.of(os.getpid())
@@ -149,7 +153,8 @@ def _environment(pid: int, process: psutil.Process) -> bytes:
     if sys.platform == "linux":
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - read for every process, Path is slower
             return file.read()
-    return "\0".join(f"{key}={value}" for key, value in process.environ().items()).encode()
+    pairs = process.environ().items()
+    return "\0".join(f"{key}={value}" for key, value in pairs).encode()
 
 
 def end_all(token: str, grace_s: float, spare: frozenset[int] = frozenset()) -> int:

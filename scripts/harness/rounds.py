@@ -37,7 +37,7 @@ def digests(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def find(raw: Path, round_name: str, machine: str) -> list[Path]:
-    """Return the folders of a round: of ``MACHINE/NAME``, or of NAME on this machine, else on every machine that has it.
+    """Return the folders of a round: of ``MACHINE/NAME``, or of NAME on this machine, else on each that has it.
 
     Raises SweepError when there is none.
     """
@@ -73,7 +73,9 @@ def close(folder: Path) -> int:
     problems = [problem for problem in verify(folder) if problem.kind in ("missing", "changed")]
     if problems:
         names = ", ".join(f"{problem.path} ({problem.kind})" for problem in problems)
-        raise SweepError(f"{folder} cannot be closed, its files are not what was measured: {names}; measure those levels again")
+        raise SweepError(
+            f"{folder} cannot be closed, its files are not what was measured: {names}; measure those levels again"
+        )
     for level in level_folders(folder):
         run_id = _cell(level / "cell.json").get("run_id")
         if run_id and (level / "runs" / run_id).is_dir():
@@ -113,7 +115,9 @@ def earlier(folder: Path) -> list[Path]:
     found = []
     for level in level_folders(folder):
         current = _cell(level / "cell.json").get("run_id")
-        found += [run for run in sorted((level / "runs").glob("*")) if run.name != current and (run / "cell.json").exists()]
+        found += [
+            run for run in sorted((level / "runs").glob("*")) if run.name != current and (run / "cell.json").exists()
+        ]
     return found
 
 

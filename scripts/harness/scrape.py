@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scripts.analysis import schema
 
 if TYPE_CHECKING:
-    import httpx
+    pass
 
 TIMEOUT_S = 5.0
 ROWS_PER_BATCH = 16
@@ -19,8 +19,8 @@ SECONDS_PER_BATCH = 1.0
 class Scraper:
     """Pages of one level. ``scrape`` asks once; ``start`` and ``stop`` bracket a thread that asks every ``interval_s``.
 
-    Pages are appended to ``PATH.partial`` (an Arrow stream, readable up to its last batch after a crash) at least once a
-    second; ``close`` turns it into parquet. A page that could not be had is a row with ``error``.
+    Pages are appended to ``PATH.partial`` (an Arrow stream, readable up to its last batch after a crash) at least once
+    a second; ``close`` turns it into parquet. A page that could not be had is a row with ``error``.
     """
 
     def __init__(self, targets: Mapping[str, str], headers: Mapping[str, str], path: Path, interval_s: float) -> None:
@@ -93,9 +93,10 @@ class Scraper:
             self._writer.close()
             self._sink.close()
         self._client.close()
-        with pa.ipc.open_stream(str(self._partial)) as reader, pq.ParquetWriter(
-            self.path, self._schema, compression="zstd", use_dictionary=["kind", "target"]
-        ) as writer:
+        with (
+            pa.ipc.open_stream(str(self._partial)) as reader,
+            pq.ParquetWriter(self.path, self._schema, compression="zstd", use_dictionary=["kind", "target"]) as writer,
+        ):
             for batch in reader:
                 writer.write_batch(batch)
         self._partial.unlink()

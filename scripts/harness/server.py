@@ -60,7 +60,9 @@ class Places:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise SweepError(f"{folder} cannot be created: {error.strerror}; make the project's folder writable") from None
+                raise SweepError(
+                    f"{folder} cannot be created: {error.strerror}; make the project's folder writable"
+                ) from None
         return places
 
     @property
@@ -79,7 +81,9 @@ def project_revision(root: Path) -> dict[str, Any]:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=False)
+            done = subprocess.run(
+                ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=False
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
@@ -160,8 +164,8 @@ def check_port(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise SweepError(
-                f"port {port} of {HOST} is taken{_listener(port)} ({error.strerror}); end that process, or set server.port "
-                "to a free port or to null"
+                f"port {port} of {HOST} is taken{_listener(port)} ({error.strerror}); "
+                "end that process, or set server.port to a free port or to null"
             ) from None
 
 
@@ -302,8 +306,12 @@ def _wait_ready(
             state = supervisor.read_state(places.state)
             if state.get("status") == "exited":
                 if state.get("error"):
-                    raise SweepError(f"the server could not be started: {state['error']}; check server.binary or server.command")
-                raise SweepError("the server ended before it was ready: " + failure(engine, output, state.get("returncode")))
+                    raise SweepError(
+                        f"the server could not be started: {state['error']}; check server.binary or server.command"
+                    )
+                raise SweepError(
+                    "the server ended before it was ready: " + failure(engine, output, state.get("returncode"))
+                )
             if not _lives(state) or state.get("status") in ("ending", "ended"):
                 raise SweepError("the server's supervisor was ended before the server was ready; run again")
         model = engine.ready(str(record["base_url"]), record["resolved"])
@@ -315,8 +323,8 @@ def _wait_ready(
                 lines = output.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
                 tail = f"\n  last lines of {output}:\n" + "\n".join(f"    {line}" for line in lines)
             raise SweepError(
-                f"the server at {record['base_url']} was not ready within limits.ready_s = {limit_s:g} s; raise the limit, or "
-                f"see what it waits for{tail}"
+                f"the server at {record['base_url']} was not ready within limits.ready_s = {limit_s:g} s; "
+                f"raise the limit, or see what it waits for{tail}"
             )
         if time.monotonic() > next_word:
             say(f"waiting for the server, {deadline - time.monotonic():.0f} s left")

@@ -106,7 +106,7 @@ def _start_server(spec: Spec) -> "subprocess.Popen[bytes]":
             env={**spec.environment, process.TOKEN: spec.token},
             cwd=spec.cwd,
             process_group=0,
-            preexec_fn=process.die_with_parent,  # single-threaded here
+            preexec_fn=process.die_with_parent,  # noqa: PLW1509 - single-threaded here
         )
 
 

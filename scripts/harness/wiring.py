@@ -36,7 +36,9 @@ def check_writable(root: Path) -> None:
     for name in ("results", "logs"):
         folder = root / name if (root / name).exists() else root
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise SweepError(f"{folder} is not writable for you; give yourself write permission there, or use a copy of the project")
+            raise SweepError(
+                f"{folder} is not writable for you; give yourself write permission there, or use a copy of the project"
+            )
 
 
 def machine_name(root: Path, config: Mapping[str, Any] | None = None) -> str:
@@ -71,7 +73,8 @@ def per_level(plan: Plan, wildcards: Wildcards, pattern: str) -> list[str]:
     """Return the pattern filled in for every level of the wildcards' sweep, rising."""
     sweep = plan.sweep(wildcards.machine, wildcards.round, wildcards.sweep)
     return [
-        pattern.format(machine=sweep.machine, round=sweep.round, sweep=sweep.name, level=level) for level in sweep.levels
+        pattern.format(machine=sweep.machine, round=sweep.round, sweep=sweep.name, level=level)
+        for level in sweep.levels
     ]
 
 

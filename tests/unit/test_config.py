@@ -14,7 +14,9 @@ from scripts.harness.errors import SweepError
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "config/schemas"
 
-ROUND: dict[str, Any] = {"sweeps": {"a": {"engine": "llama_cpp", "server": {"model": "bundled"}, "load": {"levels": [1, 2]}}}}
+ROUND: dict[str, Any] = {
+    "sweeps": {"a": {"engine": "llama_cpp", "server": {"model": "bundled"}, "load": {"levels": [1, 2]}}}
+}
 CONFIG: dict[str, Any] = {"rounds": ["demo"]}
 
 

@@ -88,7 +88,7 @@ def test_measure_false_reports_on_what_lies_there(root: Path) -> None:
 
 
 def test_a_round_that_is_nowhere_is_named(root: Path) -> None:
-    with pytest.raises(SweepError, match="neither config/rounds/four.yaml nor a folder"):
+    with pytest.raises(SweepError, match=r"neither config/rounds/four\.yaml nor a folder"):
         load(root, "four")
 
 

@@ -20,7 +20,8 @@ from scripts.harness import process, supervisor
 SERVER = """
 import os, signal, subprocess, sys, time
 print("starting", flush=True)
-stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('child', flush=True); time.sleep(600)"
+stubborn = "import signal, time; "
+stubborn += "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('child', flush=True); time.sleep(600)"
 subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True)
 time.sleep(float(sys.argv[1]))
 sys.exit(int(sys.argv[2]))

@@ -60,7 +60,11 @@ def binary(project: Project, text: str) -> str:
         ("load/levels", [0, 1], "load.levels.0: expected at least 1, found 0"),
         ("load/levels", [2, 2], "expected every entry once"),
         ("server/model", "models/none.gguf", "the model file models/none.gguf does not exist"),
-        ("server/arguments", {"ctx-size": 64, "parallel": 1, "kv-unified": True, "nonsense": 1}, "no option 'nonsense'"),
+        (
+            "server/arguments",
+            {"ctx-size": 64, "parallel": 1, "kv-unified": True, "nonsense": 1},
+            "no option 'nonsense'",
+        ),
         ("workload/input_tokens", 4000, "a slot's context is"),
         ("limits/free_disk_mb", 1e12, "limits.free_disk_mb"),
     ],
@@ -131,7 +135,8 @@ def test_a_round_that_needs_another_gpu_is_refused_before_anything_starts(projec
 
 def test_too_few_file_descriptors_are_refused_with_the_number_needed(project: Project) -> None:
     project.round(changed("load/levels", [200]))
-    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); os.execv(sys.executable, sys.argv[1:])"
+    limited = "import os, resource, sys; "
+    limited += "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); os.execv(sys.executable, sys.argv[1:])"
     command = [sys.executable, "-c", limited, sys.executable, "-m", "snakemake", "--cores", "1", "all"]
     done = subprocess.run(
         command, cwd=project.root, capture_output=True, text=True, env=project.environment(), timeout=120, check=False

@@ -1,4 +1,4 @@
-"""Real processes, ended in the middle of a level: nothing of ours is left, finished levels stay, the next run goes on."""
+"""Real processes, ended in the middle of a level: nothing is left running, finished levels stay."""
 
 import copy
 import json
@@ -27,7 +27,11 @@ def cells(*levels: int) -> list[str]:
 
 
 def journals(project: Project, level: int) -> list[Path]:
-    return [path for path in project.root.glob(f"results/raw/*/small/llama_cpp/c{level}/runs/*/journal-*.bin") if path.stat().st_size]
+    return [
+        path
+        for path in project.root.glob(f"results/raw/*/small/llama_cpp/c{level}/runs/*/journal-*.bin")
+        if path.stat().st_size
+    ]
 
 
 def named(project: Project, word: str) -> list[psutil.Process]:
@@ -54,7 +58,9 @@ def slow(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize(("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGKILL, False)])
+@pytest.mark.parametrize(
+    ("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGKILL, False)]
+)
 def test_snakemake_ended_in_the_middle_of_a_level(slow: Project, number: signal.Signals, whole_group: bool) -> None:
     child = in_level_2(slow)
     first = slow.cell(1)
@@ -67,7 +73,7 @@ def test_snakemake_ended_in_the_middle_of_a_level(slow: Project, number: signal.
     assert child.returncode != 0
     assert slow.cell(1) == first
     assert not (slow.raw() / "c2/cell.json").exists()
-    broken_off = [path for path in (slow.raw() / "c2/runs").iterdir()]
+    broken_off = list((slow.raw() / "c2/runs").iterdir())
     assert len(broken_off) == 1
     assert any(broken_off[0].iterdir()), "what was measured until then is kept"
     done = slow.run(*cells(1, 2))
@@ -79,7 +85,7 @@ def test_snakemake_ended_in_the_middle_of_a_level(slow: Project, number: signal.
 
 def test_the_server_killed_in_the_middle_of_a_level(slow: Project) -> None:
     child = in_level_2(slow)
-    (server,) = [process for process in named(slow, "host_llama_cpp")]
+    (server,) = list(named(slow, "host_llama_cpp"))
     server.kill()
     out = finish(child)
     assert child.returncode != 0

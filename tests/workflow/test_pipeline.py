@@ -1,11 +1,11 @@
 """What is run again, and what is not: on a small round that was really measured."""
 
 import copy
+import itertools
 import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -36,12 +36,16 @@ def edit(project: Project, path: str, text: str = "\n# edited\n") -> None:
 
 def door(project: Project, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "scripts.rounds", *arguments]
-    return subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False, env=project.environment())
+    return subprocess.run(
+        command, cwd=project.root, capture_output=True, text=True, check=False, env=project.environment()
+    )
 
 
 def raw_bytes(project: Project) -> dict[str, tuple[int, int]]:
     folder = project.root / "results/raw"
-    return {str(p.relative_to(folder)): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(folder)): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()
+    }
 
 
 def test_a_run_leaves_a_report_of_what_was_really_measured(original: Project) -> None:
@@ -154,7 +158,7 @@ def test_changing_the_workload_measures_every_level_again(measured: Project) -> 
         {"slo": {"ttft_p99_s": [0.1, 9.0]}},
         {"thresholds": {"jitter_ratio": 3.0}},
     ],
-    ids=lambda change: "-".join(change),
+    ids="-".join,
 )
 def test_changing_how_it_is_reported_measures_nothing(measured: Project, change: dict[str, Any]) -> None:
     measured.configure(**change)
@@ -249,7 +253,11 @@ def test_snakemakes_own_report_has_every_figure_with_question_and_labels(measure
     import zipfile
 
     with zipfile.ZipFile(measured.root / "report.zip") as archive:
-        text = "".join(archive.read(name).decode(errors="replace") for name in archive.namelist() if name.endswith((".html", ".js")))
+        text = "".join(
+            archive.read(name).decode(errors="replace")
+            for name in archive.namelist()
+            if name.endswith((".html", ".js"))
+        )
         names = archive.namelist()
     for figure in ("tradeoff", "scaling", "itl_split", "kv_pool"):
         assert any(figure in name for name in names) or figure in text
@@ -270,9 +278,13 @@ def test_two_sweeps_are_measured_one_after_the_other_even_with_more_cores(projec
             window = json.loads((project.raw(sweep=sweep) / f"c{level}/cell.json").read_text())["window"]
             spans.append((window["load_start_ns"], window["load_end_ns"]))
     assert spans == sorted(spans), "levels rise, and the first sweep comes first"
-    assert all(before[1] < after[0] for before, after in zip(spans, spans[1:], strict=False)), "never two at once"
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(spans)), "never two at once"
     said = done.stdout
     assert said.index("Load of small/z_first at concurrency 2") < said.index("Server of small/a_second")
-    boots = {json.loads((project.raw(sweep=s) / f"c{c}/cell.json").read_text())["boot"]["boot_id"] for s in ("z_first",) for c in (1, 2)}
+    boots = {
+        json.loads((project.raw(sweep=s) / f"c{c}/cell.json").read_text())["boot"]["boot_id"]
+        for s in ("z_first",)
+        for c in (1, 2)
+    }
     assert len(boots) == 1, "both levels of a sweep share a boot"
     assert project.gone(5.0) == []

@@ -109,9 +109,7 @@ def _written(name: str, figure: Any, folder: Path, formats: Sequence[str]) -> by
     return drawn
 
 
-def picture(  # noqa: PLR0917 - a name and what it names
-    name: str, figure: Any, folder: Path, formats: Sequence[str], label: str, caption: str
-) -> Picture:
+def picture(name: str, figure: Any, folder: Path, formats: Sequence[str], label: str, caption: str) -> Picture:
     """Write a figure into ``folder`` in the wanted formats and return it for a page."""
     return _picture(name, figure, _written(name, figure, folder, formats), label, caption)
 

@@ -23,7 +23,7 @@ class Definition:
     inputs: tuple[str, ...] = ()
 
 
-def _d(  # noqa: PLR0917 - a row of a table
+def _d(
     key: str,
     label: tuple[str, str],
     unit: str,

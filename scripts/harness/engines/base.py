@@ -23,8 +23,8 @@ class Command:
 class Failure:
     """Why a server did not start or died.
 
-    ``code`` is stable (``out_of_memory``, ``port_taken``, ``context_exceeds_pool``, ``model_not_found``, …); ``sentence``
-    says what happened in one sentence, ``advice`` what to change, ``lines`` are the log lines it was read from.
+    ``code`` is stable (``out_of_memory``, ``port_taken``, ``context_exceeds_pool``, ``model_not_found``, …);
+    ``sentence`` says what happened in one sentence, ``advice`` what to change, ``lines`` are the log lines read.
     """
 
     code: str

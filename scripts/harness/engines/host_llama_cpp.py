@@ -54,7 +54,9 @@ KV_TYPES = {
     "q5_1": "GGML_TYPE_Q5_1",
 }
 FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
-OPTIONS = frozenset(INTEGERS) | frozenset(SWITCHES) | {"model", "host", "alias", "flash-attn", "cache-type-k", "cache-type-v"}
+OPTIONS = (
+    frozenset(INTEGERS) | frozenset(SWITCHES) | {"model", "host", "alias", "flash-attn", "cache-type-k", "cache-type-v"}
+)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -38,10 +38,14 @@ class LlamaCppEngine:
         with path.open("rb") as file:
             magic = file.read(4)
         if magic != b"GGUF":
-            raise SweepError(f"the model file {model} is not a GGUF file (it begins with {magic!r}); check server.model")
+            raise SweepError(
+                f"the model file {model} is not a GGUF file (it begins with {magic!r}); check server.model"
+            )
         binary = server.get("binary")
         if binary is not None and shutil.which(str(binary)) is None:
-            raise SweepError(f"server.binary: {binary} is not there or cannot be run; give the path of a llama-server binary")
+            raise SweepError(
+                f"server.binary: {binary} is not there or cannot be run; give the path of a llama-server binary"
+            )
         arguments = {str(key).replace("_", "-"): value for key, value in dict(server.get("arguments") or {}).items()}
         ours = sorted(OPTIONS_NOT_OURS & set(arguments))
         if ours:
@@ -52,7 +56,8 @@ class LlamaCppEngine:
             unknown = sorted(set(arguments) - OPTIONS)
             if unknown:
                 raise SweepError(
-                    f"server.arguments: the server of the wheel has no option {unknown[0]!r}; known: {', '.join(sorted(OPTIONS))}; "
+                    f"server.arguments: the server of the wheel has no option {unknown[0]!r}; "
+                    f"known: {', '.join(sorted(OPTIONS))}; "
                     "set server.binary to use a llama-server of yours"
                 )
         tokens = int(workload["input_tokens"]) + int(workload["output_tokens"])
@@ -69,7 +74,13 @@ class LlamaCppEngine:
                 f"{slots * tokens}, or leave it out"
             )
         arguments.setdefault("alias", path.stem)
-        for option, value in {"metrics": True, "slots": True, "verbosity": 4, "no-cache-prompt": True, "cache-ram": 0}.items():
+        for option, value in {
+            "metrics": True,
+            "slots": True,
+            "verbosity": 4,
+            "no-cache-prompt": True,
+            "cache-ram": 0,
+        }.items():
             arguments.setdefault(option, value)
         if arguments.pop("no-slots", False):
             arguments["slots"] = False

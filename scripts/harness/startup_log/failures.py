@@ -39,7 +39,7 @@ class Cause:
     any_level: bool = False
 
 
-def cause(  # noqa: PLR0917 - a row of a table, read by position
+def cause(
     code: str,
     kind: str,
     depth: int,
