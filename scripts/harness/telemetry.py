@@ -478,7 +478,9 @@ class Telemetry:
         died = process.poll()
         process.terminate()
         try:
-            process.wait(timeout_s)
+            status = process.wait(timeout_s)
+            if died is None and status != 0:  # it was dying already, one thread after the other
+                died = status
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
