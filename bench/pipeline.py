@@ -42,7 +42,7 @@ def jobs(project: Project) -> Iterator[tuple[str, str, float]]:
         if not path.is_file():
             continue
         found: dict[str, Any] = json.loads(path.read_text())
-        key = (found.get("rule"), found.get("starttime"))
+        key = (found.get("rule"), *found.get("log", ()))  # a job leaves one record for each of its outputs
         if found.get("starttime") and found.get("endtime") and key not in seen:
             seen.add(key)
             yield str(found["rule"]), path.name, found["endtime"] - found["starttime"]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scripts.analysis import kv_pool
 from scripts.harness import rule, startup_log
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 def main(boot: str, log: str, out: str) -> None:
     record = json.loads(Path(boot).read_text(encoding="utf-8"))
     engine = None if record["engine"] == "openai" else record["engine"]
-    found = startup_log.read(Path(log).read_text(encoding="utf-8"), engine=engine, source=log)
+    found = kv_pool.complete(
+        startup_log.read(Path(log).read_text(encoding="utf-8"), engine, log), record.get("kv_pool")
+    )
     Path(out).write_text(json.dumps({"boot_id": record["boot_id"], "log": found}, indent=1), encoding="utf-8")
 
 

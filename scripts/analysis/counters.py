@@ -50,7 +50,8 @@ def of_level(cell: Mapping[str, Any], scrapes: "pa.Table", startup: str, request
     named = {RENAMED.get(name, name): value for name, value in window.items()}
     level |= {name: value for name, value in named.items() if name in known}
     if pool is None and window["pool"] is not None:
-        level["kv_pool_tokens"] = window["pool"].get("kv_cache_tokens")
+        printed, derived = (window["pool"].get(name) for name in ("kv_cache_tokens", "kv_cache_tokens_derived"))
+        level["kv_pool_tokens"] = derived if printed is None else printed
     level |= drain(
         [(row["time_ns"], row["body"]) for row in metrics if row["kind"] == "during"], cell["window"]["load_start_ns"]
     )

@@ -281,7 +281,9 @@ def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: 
         stagger_s=settings["stagger_s"],
         input_tokens=workload["input_tokens"],
         output_tokens=workload["output_tokens"],
-        prompt_kind="text" if workload["endpoint"] == "chat" else workload["prompt"],
+        prompt_kind=attached.engine.prompt_form(
+            str(record["base_url"]), record["resolved"], workload, str(record["model"])
+        ),
         vocabulary=(first, last + 1),
         seed=seed,
         processes=settings["processes"],

@@ -249,6 +249,7 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
     record["ready_s"] = round(time.monotonic() - begun, 3)
     text = _startup_text(engine, resolved, output)
     record["version"] = engine.version(base_url, text)
+    record["kv_pool"] = _kv_pool(engine, record)
     record["startup_log_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     (places.runtime / "startup.log").write_text(text, encoding="utf-8")
     temporary = places.record.with_suffix(".tmp")
@@ -256,6 +257,18 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
     temporary.replace(places.record)
     say(f"server ready after {record['ready_s']:.1f} s")
     return record
+
+
+def _kv_pool(engine: Engine, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what the server's own page says of its KV pool: all there is of a server whose log cannot be read."""
+    from scripts.harness import exposition
+    from scripts.harness.engines import http
+
+    url = engine.scrape_targets(str(record["base_url"]), record["resolved"]).get("metrics")
+    answer = None if url is None else http.ask(url, engine.headers(record["resolved"]), timeout_s=10.0)
+    if answer is None or answer.status != 200:
+        return None
+    return exposition.pool_of(exposition.parse(answer.text))
 
 
 def _model_shape(resolved: Mapping[str, Any], root: Path) -> dict[str, Any] | None:

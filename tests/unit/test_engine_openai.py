@@ -1,4 +1,4 @@
-"""The engine for servers somebody else started: attach, keys that are never kept, KV pool from the metrics page."""
+"""The engine for servers somebody else started: attach, keys that are never kept."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scripts.harness.engines.openai import OpenaiEngine, pool_of
+from scripts.harness.engines.openai import OpenaiEngine
 from scripts.harness.errors import SweepError
 from tests.unit.http_double import listing, server
 
@@ -132,47 +132,8 @@ def info(engine: int, **labels: str) -> str:
     return f"vllm:cache_config_info{{{joined}}} 1.0\n"
 
 
-def test_pool_from_blocks() -> None:
-    page = "# TYPE vllm:cache_config_info gauge\n" + info(
-        0, block_size="16", num_gpu_blocks="5123", enable_prefix_caching="False"
-    )
-    assert pool_of(page) == {
-        "kv_cache_tokens": 81968, "num_gpu_blocks": 5123, "block_size": 16, "engines": 1,
-        "enable_prefix_caching": False,
-        "source": "vllm:cache_config_info, num_gpu_blocks x block_size",
-    }  # fmt: skip
-
-
-def test_pool_of_data_parallel_engines_and_printed_size() -> None:
-    labels = {
-        "block_size": "16",
-        "num_gpu_blocks": "100",
-        "kv_cache_size_tokens": "1500",
-        "enable_prefix_caching": "True",
-    }
-    found = pool_of(
-        "# TYPE vllm:cache_config_info gauge\n" + info(0, **labels) + info(1, **{**labels, "num_gpu_blocks": "90"})
-    )
-    assert found is not None
-    assert (found["kv_cache_tokens"], found["num_gpu_blocks"], found["engines"]) == (3000, 190, 2)
-    assert found["enable_prefix_caching"] is True
-    assert found["source"] == "vllm:cache_config_info, kv_cache_size_tokens"
-
-
-@pytest.mark.parametrize(
-    "page", ["", "vllm:num_requests_running 1\n", "not { a page", info(0, num_gpu_blocks="None", block_size="16")]
-)
-def test_pool_that_is_not_told_is_none(page: str) -> None:
-    assert pool_of(page) is None
-
-
-def test_pool_of_a_running_server() -> None:
-    with server({"/metrics": (200, info(0, block_size="32", num_gpu_blocks="10"))}) as double:
-        found = ENGINE.kv_pool(double.url, resolve())
-        assert found is not None
-        assert found["kv_cache_tokens"] == 320
-        double.pages = {}
-        assert ENGINE.kv_pool(double.url, resolve()) is None
+def test_pages_of_a_server_without_a_version() -> None:
+    with server({}) as double:
         assert ENGINE.version(double.url, "") is None
         assert ENGINE.scrape_targets(double.url, {}) == {"metrics": f"{double.url}/metrics"}
 

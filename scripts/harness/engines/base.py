@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+PromptForm = Literal["token_ids", "text"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,12 @@ class Engine(Protocol):
 
     def endpoint(self, workload: Mapping[str, Any]) -> str:
         """Return the path requests are sent to, such as ``/v1/completions``."""
+        ...
+
+    def prompt_form(
+        self, base_url: str, resolved: Mapping[str, Any], workload: Mapping[str, Any], model: str
+    ) -> PromptForm:
+        """Return ``token_ids`` or ``text``: how prompts are sent. Chat takes text only."""
         ...
 
     def request_body(self, workload: Mapping[str, Any], model: str, prompt: Sequence[int] | str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scripts.harness import plan
 from scripts.harness.engines import http
-from scripts.harness.engines.base import Command, Failure
+from scripts.harness.engines.base import Command, Failure, PromptForm
 from scripts.harness.errors import SweepError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -137,6 +137,12 @@ class LlamaCppEngine:
     def endpoint(self, workload: Mapping[str, Any]) -> str:
         """Return the path of the API."""
         return "/v1/chat/completions" if workload["endpoint"] == "chat" else "/v1/completions"
+
+    def prompt_form(
+        self, base_url: str, resolved: Mapping[str, Any], workload: Mapping[str, Any], model: str
+    ) -> PromptForm:
+        """Token ids wherever the API takes them, unless text is asked for."""
+        return "text" if workload["endpoint"] == "chat" or workload["prompt"] == "text" else "token_ids"
 
     def request_body(self, workload: Mapping[str, Any], model: str, prompt: Sequence[int] | str) -> dict[str, Any]:
         """Return the body: exact lengths, greedy, streamed with usage, no prompt cache."""

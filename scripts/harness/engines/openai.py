@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scripts.harness.engines import http, openai_api
-from scripts.harness.engines.base import Command, Failure
+from scripts.harness.engines.base import Command, Failure, PromptForm
 from scripts.harness.errors import SweepError
 
 OTHERS = ("command", "binary", "arguments", "environment", "kv_cache_memory", "port")
@@ -115,7 +115,9 @@ class OpenaiEngine:
         """Return what /version says (vLLM has it), otherwise None."""
         return openai_api.version(base_url)
 
-    def prompt_form(self, base_url: str, resolved: Mapping[str, Any], workload: Mapping[str, Any], model: str) -> str:
+    def prompt_form(
+        self, base_url: str, resolved: Mapping[str, Any], workload: Mapping[str, Any], model: str
+    ) -> PromptForm:
         """Return ``token_ids`` or ``text``: what the server takes. Sends one request for one token.
 
         Text is for servers that refuse token ids (status 400, 404, 415, 422, 500 or a refusal in words); a key that is
@@ -132,57 +134,6 @@ class OpenaiEngine:
         if status in (401, 403):
             raise SweepError(f"the server at {base_url} refuses the request (status {status}); check the key")
         return "text"
-
-    def kv_pool(self, base_url: str, resolved: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the KV pool as /metrics tells it; see ``pool_of``."""
-        answer = http.ask(f"{base_url}/metrics", self.headers(resolved), timeout_s=10.0)
-        return pool_of(answer.text) if answer.status == 200 else None
-
-
-def pool_of(page: str) -> dict[str, Any] | None:
-    """Return the KV pool from the labels of ``vllm:cache_config_info``, or None when the page has none.
-
-    Data-parallel engines each own a pool: tokens and blocks are summed. ``kv_cache_size_tokens`` is taken where the
-    page has it, since blocks × block size is not the pool of a hybrid model; ``source`` says which one it was.
-    """
-    from prometheus_client.parser import text_string_to_metric_families
-
-    tokens: list[int] = []
-    blocks: list[int] = []
-    sizes: set[int] = set()
-    sources: set[str] = set()
-    caching: set[str] = set()
-    try:
-        for family in text_string_to_metric_families(page):
-            for sample in family.samples:
-                if sample.name != "vllm:cache_config_info":
-                    continue
-                count, size = (_number(sample.labels.get(label)) for label in POOL_LABELS)
-                printed = _number(sample.labels.get("kv_cache_size_tokens"))
-                if printed is None and (count is None or size is None):
-                    return None
-                sources.add("kv_cache_size_tokens" if printed is not None else "num_gpu_blocks x block_size")
-                tokens.append(printed if printed is not None else (count or 0) * (size or 0))
-                blocks += [count] if count is not None else []
-                sizes |= {size} if size is not None else set()
-                caching.add(str(sample.labels.get("enable_prefix_caching")))
-    except ValueError:
-        return None
-    if not tokens:
-        return None
-    return {
-        "kv_cache_tokens": sum(tokens),
-        "num_gpu_blocks": sum(blocks) if len(blocks) == len(tokens) else None,
-        "block_size": sizes.pop() if len(sizes) == 1 else None,
-        "engines": len(tokens),
-        "enable_prefix_caching": {"True": True, "False": False}.get(caching.pop()) if len(caching) == 1 else None,
-        "source": f"vllm:cache_config_info, {' and '.join(sorted(sources))}",
-    }
-
-
-def _number(text: str | None) -> int | None:
-    """Return a label's whole number; None for "None", text, or no label."""
-    return int(text) if text is not None and text.isdigit() else None
 
 
 def _clean_url(url: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scripts.harness import process
 from scripts.harness.engines import http, openai_api, vllm_version
-from scripts.harness.engines.base import Command, Failure
+from scripts.harness.engines.base import Command, Failure, PromptForm
 from scripts.harness.engines.vllm_version import Version
 from scripts.harness.errors import SweepError
 
@@ -187,6 +187,12 @@ class VllmEngine:
     def endpoint(self, workload: Mapping[str, Any]) -> str:
         """Return the path of the API."""
         return openai_api.endpoint(workload)
+
+    def prompt_form(
+        self, base_url: str, resolved: Mapping[str, Any], workload: Mapping[str, Any], model: str
+    ) -> PromptForm:
+        """Token ids wherever the API takes them, unless text is asked for."""
+        return "text" if workload["endpoint"] == "chat" or workload["prompt"] == "text" else "token_ids"
 
     def request_body(self, workload: Mapping[str, Any], model: str, prompt: Sequence[int] | str) -> dict[str, Any]:
         """Return the body: exact lengths, greedy, streamed with usage.

@@ -1,0 +1,31 @@
+"""The KV pool of a boot: the log first, the page for what it does not say."""
+
+from scripts.analysis.kv_pool import complete
+
+LOG = {"kv_cache_tokens": 1024, "max_concurrency_x": None, "prefix_caching": None, "extra": {"block_size": 16}}
+PAGE = {
+    "kv_cache_tokens": 999,
+    "max_concurrency_x": 2.5,
+    "enable_prefix_caching": False,
+    "block_size": 32,
+    "num_gpu_blocks": 64,
+}
+
+
+def test_the_log_decides_and_the_page_fills_in() -> None:
+    found = complete(LOG, PAGE)
+    assert found["kv_cache_tokens"] == 1024
+    assert found["pool_source"] == "log"
+    assert found["max_concurrency_x"] == 2.5
+    assert found["prefix_caching"] is False
+    assert found["extra"] == {"block_size": 16, "num_gpu_blocks": 64, "enable_prefix_caching": False}
+
+
+def test_without_a_log_the_page_tells_the_pool() -> None:
+    found = complete({"kv_cache_tokens": None, "extra": {}}, PAGE)
+    assert (found["kv_cache_tokens"], found["pool_source"]) == (999, "page")
+
+
+def test_what_neither_says_stays_null() -> None:
+    found = complete({"kv_cache_tokens": None, "extra": {}}, None)
+    assert (found["kv_cache_tokens"], found["pool_source"]) == (None, None)
