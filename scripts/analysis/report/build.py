@@ -137,7 +137,7 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
         "who": [str(context[key]) for key in ("machine", "round", "sweep") if context.get(key)],
         "lead": lead(subject),
         "verdict": finding_texts.verdict(subject.derived, subject.findings, words.language),
-        "cards": cards(rows, subject.derived.sweep, words),
+        "cards": cards(rows, subject.derived.sweep, words, claims["F13"].barred_by if "F13" in claims else ()),
         "notices": notices,
         "failed_audits": [claim for claim in claims.values() if claim.kind == "audit" and claim.outcome == "fails"],
         "sections": sections,
