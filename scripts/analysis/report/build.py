@@ -55,7 +55,7 @@ def build(
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     write_derived(derived, findings, out, language)
-    words = Words(language)
+    words = Words(language, None if more.get("provenance") else more.get("levels_file"))
     texts = {finding.id: tuple(finding_texts.paragraph(finding, language)) for finding in findings}
     subject = Subject(derived, given, tuple(findings), more, words, texts)
     page = out / "report.html"

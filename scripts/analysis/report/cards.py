@@ -104,14 +104,9 @@ def _operating(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Word
         lines.append(rich(words, "card.operating.next", C=after["C"], gain=gain_text, ttft=ttft))
     fallback, loss, tail = (sweep.get(key) for key in ("quiet_fallback", "fallback_loss_pct", "operating_itl_p99_ms"))
     onset = sweep.get("jitter_onset")
-    if (
-        onset is not None
-        and onset <= level
-        and all(value is not None and known(value) for value in (fallback, loss, tail))
-        and fallback < level
-        and loss > 0
-    ):
-        itl = linked("itl_p99_ms", float(tail or 0), level, words)
+    spiky = onset is not None and onset <= level and fallback is not None and fallback < level
+    if spiky and loss is not None and loss > 0 and tail is not None and known(tail):
+        itl = linked("itl_p99_ms", float(tail), level, words)
         lines.append(rich(words, "card.operating.fallback", itl=itl, C=fallback, loss=f"{loss:.1f}%"))
     return Card("operating", title, value, tuple(lines))
 

@@ -263,9 +263,13 @@ WORDS: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Words:
-    """Look words up in one language and fill in their numbers."""
+    """Look words up in one language and fill in their numbers.
+
+    ``read_from`` names the table of levels where that is all a report was built from: measured numbers come from there.
+    """
 
     language: str = "en"
+    read_from: str | None = None
 
     def __post_init__(self) -> None:
         if self.language not in LANGUAGES:
