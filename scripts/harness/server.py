@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -113,8 +112,7 @@ def stop(places: Places, timeout_s: float = 30.0) -> None:
     """End the server of this checkout, if one runs, and wait until it and its supervisor are gone."""
     state = supervisor.read_state(places.state)
     if not _lives(state):
-        if "token" in state:
-            process.end_all(str(state["token"]), GRACE_S)
+        end_orphans(places)
         return
     identity = process.Identity.parse(str(state["supervisor"]))
     deadline = time.monotonic() + timeout_s
@@ -126,6 +124,13 @@ def stop(places: Places, timeout_s: float = 30.0) -> None:
                 os.kill(identity.pid, 9)
         time.sleep(0.05)
     process.end_all(str(state["token"]), GRACE_S)
+
+
+def end_orphans(places: Places) -> None:
+    """End what is left of a server whose supervisor and watchdog are gone: children outlive it even then."""
+    state = supervisor.read_state(places.state)
+    if "token" in state and not _lives(state):
+        process.end_all(str(state["token"]), GRACE_S)
 
 
 def died(places: Places, record: Mapping[str, Any]) -> str | None:
@@ -399,9 +404,3 @@ def _fits(record: Mapping[str, Any], wanted: Wanted, engine: Engine) -> bool:
         return engine.ready(str(record["base_url"]), record["resolved"]) is not None
     except SweepError:
         return False
-
-
-def keep_boot(places: Places, boot_json: Path, startup_log: Path) -> None:
-    """Copy the running server's record and startup log to where they last."""
-    shutil.copyfile(places.runtime / "startup.log", startup_log)
-    shutil.copyfile(places.record, boot_json)
