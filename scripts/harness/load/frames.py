@@ -170,7 +170,7 @@ class StreamParser:
             self.done = True
             return
         if event == b"error" and not data.startswith(b"{"):
-            self._fail("error_in_stream", data.decode(errors="replace"))
+            self._fail("server_error_in_stream", data.decode(errors="replace"))
             return
         frame = _decode(data)
         if not isinstance(frame, dict):
@@ -181,7 +181,7 @@ class StreamParser:
     def _take_frame(self, frame: dict[str, Any], is_error: bool) -> None:
         words = error_words(frame)
         if words is not None or is_error:
-            self._fail("error_in_stream", words if words is not None else json.dumps(frame, ensure_ascii=False))
+            self._fail("server_error_in_stream", words if words is not None else json.dumps(frame, ensure_ascii=False))
             return
         usage = frame.get("usage")
         running = _NO_USAGE
@@ -286,7 +286,7 @@ class StreamParser:
         if how == "reset" and not ended:
             return "reset", words
         if self.finish_reason in _FAILED_FINISH:
-            return "error_in_stream", f"the server ended the answer with finish reason {self.finish_reason!r}"
+            return "server_error_in_stream", f"the server ended the answer with finish reason {self.finish_reason!r}"
         if not self.frames_seen:
             return self._no_stream(how)
         if not ended:
@@ -305,7 +305,7 @@ class StreamParser:
         if isinstance(document, dict):
             words = error_words(document)
             if words is not None:
-                return "error_in_stream", words[:MESSAGE_LENGTH]
+                return "server_error_in_stream", words[:MESSAGE_LENGTH]
             return (
                 "bad_frame",
                 'the server answered with one JSON document, not with a stream: it ignored "stream": true',
