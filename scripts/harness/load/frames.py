@@ -174,6 +174,8 @@ class StreamParser:
             return
         frame = _decode(data)
         if not isinstance(frame, dict):
+            if self.done:
+                return  # the answer is over: what comes behind it says nothing of it
             self._fail("bad_frame", f"a frame is not a JSON object: {data[:200].decode(errors='replace')}")
             return
         self._take_frame(frame, event == b"error")
@@ -272,8 +274,10 @@ class StreamParser:
         self, how: str, status: int | None, words: str | None, frames: int, output: int | None
     ) -> tuple[str | None, str | None]:
         if status is not None and status != 200:
-            body = self._body_words()
-            return "http_status", body if body else words
+            body = self._body_words() or words
+            if not body and 300 <= status < 400:
+                body = "a redirect, which is not followed; give the address it leads to"
+            return "http_status", body or f"status {status} without words"
         ended = self.done or self.finish_reason is not None
         if self.problem is not None:
             return self.problem
@@ -456,7 +460,10 @@ def _joined(pieces: list[str]) -> str:
 
 
 def _count(value: Any, otherwise: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
+    """Return a number of tokens, as some servers write it 12.0 too; what can be none (negative, absurd) is not there."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 1 << 31 else otherwise
 
 
 def _decode(data: bytes) -> Any:
@@ -466,6 +473,6 @@ def _decode(data: bytes) -> Any:
     except ValueError:
         pass
     try:
-        return json.loads(data.decode(errors="replace"))
+        return json.loads(data.decode(errors="replace"), strict=False)
     except ValueError:
         return None
