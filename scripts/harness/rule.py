@@ -21,6 +21,14 @@ DISK_SAYS_NO = {
 """What to do about what the system refuses, whatever rule meets it."""
 
 
+def keep_pandas_out() -> None:
+    """Keep pyarrow from importing pandas, which it does to build any array and which takes half a second.
+
+    For the main block of scripts that never use pandas; an ``import pandas`` in this process fails from here on.
+    """
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+
+
 @contextmanager
 def job(log: str) -> Iterator[Callable[[str], None]]:
     """Give a rule's body a way to say things: to standard error and, with the time, to the rule's log.
