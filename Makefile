@@ -60,6 +60,7 @@ lint: $(READY) ## format, lint, types, workflow
 
 bench: $(READY) ## what the pipeline itself costs, as a table
 	@$(BIN)/python -m bench.pipeline
+	@$(BIN)/python -m bench.analysis
 
 bench-client: $(READY) ## how right the load client is, against a server that knows the truth
 	@$(BIN)/python -m bench.client
