@@ -4,12 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scripts.analysis import schema
-
-if TYPE_CHECKING:
-    pass
 
 TIMEOUT_S = 5.0
 ROWS_PER_BATCH = 16
