@@ -150,8 +150,9 @@ def failure(engine: Engine, output: Path, returncode: int | None) -> str:
     text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
     reason = engine.explain_failure(text, returncode)
     tail = "\n".join(f"    {line}" for line in text.splitlines()[-TAIL_LINES:])
-    advice = f"; {reason.advice}" if reason.advice else ""
-    return f"{reason.sentence}{advice} [{reason.code}]\n  last lines of {output}:\n{tail}"
+    said = reason.sentence if reason.sentence.endswith((".", "!", "?")) else f"{reason.sentence}."
+    advice = f" {reason.advice}" if reason.advice else ""
+    return f"{said}{advice} [{reason.code}]\n  last lines of {output}:\n{tail}"
 
 
 def free_port() -> int:
@@ -289,6 +290,8 @@ def _model_shape(resolved: Mapping[str, Any], root: Path) -> dict[str, Any] | No
         shape = model_shape.of_model(plan.model_path(str(model), root) or str(model), arguments.get("dtype"), cache)
     except SweepError as error:
         return {"error": str(error)}
+    except Exception as error:  # a damaged file breaks its reader anywhere; the server says what is wrong with it
+        return {"error": f"the model's files cannot be read: {type(error).__name__}: {error}"}
     return None if shape is None else shape.as_dict()
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,46 @@ def test_the_supervisor_killed_in_the_middle_of_a_level(slow: Project) -> None:
     assert child.returncode != 0
     assert "supervisor was ended" in out
     assert slow.gone(5.0) == []
+    assert (slow.raw() / "c1/cell.json").exists()
+
+
+CHILD = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pause()
+sys.exit(subprocess.call([sys.executable, "-m", "scripts.harness.engines.host_llama_cpp", *sys.argv[1:]],
+    env={**os.environ, "PYTHONPATH": "."}))
+"""
+
+
+@pytest.mark.parametrize("snakemake_too", [False, True])
+def test_the_supervisor_and_its_watchdog_killed_leave_no_child_of_the_server(
+    slow: Project, snakemake_too: bool
+) -> None:
+    binary = slow.root / "server-binary"  # ignores SIGTERM; its children outlive it
+    binary.write_text(f"#!{sys.executable}\n{CHILD}")
+    binary.chmod(0o755)
+    settings = copy.deepcopy(SLOW)
+    settings["sweeps"]["llama_cpp"]["server"]["binary"] = str(binary)
+    slow.round(settings)
+    child = in_level_2(slow)
+    supervisor = psutil.Process(
+        int(json.loads((slow.root / ".server/state.json").read_text())["supervisor"].split(":")[0])
+    )
+    both = [supervisor, *(p for p in supervisor.children() if "harness.supervisor" in " ".join(p.cmdline()))]
+    assert len(both) == 2
+    assert len(named(slow, "server-binary")) == 2
+    for process in both:
+        process.suspend()
+    for process in reversed(both):
+        process.kill()
+    if snakemake_too:
+        child.kill()
+    finish(child)
+    assert slow.gone(10.0) == []
     assert (slow.raw() / "c1/cell.json").exists()
 
 
