@@ -97,7 +97,7 @@ def running(places: Places) -> dict[str, Any] | None:
     state = supervisor.read_state(places.state)
     if state.get("status") != "running" or not _lives(state):
         return None
-    with contextlib.suppress(FileNotFoundError, ValueError):
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # none yet, or damaged
         record: dict[str, Any] = json.loads(places.record.read_text(encoding="utf-8"))
         if record["token"] == state["token"]:
             return record
@@ -105,7 +105,10 @@ def running(places: Places) -> dict[str, Any] | None:
 
 
 def _lives(state: Mapping[str, Any]) -> bool:
-    return "supervisor" in state and process.Identity.parse(str(state["supervisor"])).alive()
+    try:
+        return "supervisor" in state and process.Identity.parse(str(state["supervisor"])).alive()
+    except ValueError:  # a damaged file
+        return False
 
 
 def stop(places: Places, timeout_s: float = 30.0) -> None:
@@ -328,7 +331,8 @@ def _wait_ready(
             if state.get("status") == "exited":
                 if state.get("error"):
                     raise SweepError(
-                        f"the server could not be started: {state['error']}; check server.binary or server.command"
+                        f"the server could not be started: {state['error']}; "
+                        "check server.binary, server.command and server.environment"
                     )
                 raise SweepError(
                     "the server ended before it was ready: " + failure(engine, output, state.get("returncode"))
