@@ -14,7 +14,7 @@ LEVEL ?=
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
 
 .DEFAULT_GOAL := help
-.PHONY: all test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
+.PHONY: all lint test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
 
 all: $(READY) ## measure the rounds of config/config.yaml and write their reports
 	@$(SNAKEMAKE) all
@@ -49,16 +49,18 @@ engine-vllm-cpu: $(READY) ## set up vLLM's CPU build and its model (3.5 GB)
 test-vllm: engine-vllm-cpu ## run the whole pipeline on real vLLM and check what comes out
 	@$(BIN)/python -m pytest -q -m live tests/live
 
-check: $(READY) ## format, lint, types, workflow, tests
+check: lint test ## format, lint, types, workflow, tests
+
+lint: $(READY) ## format, lint, types, workflow
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile rules
 	$(BIN)/snakemake --lint
-	$(BIN)/python -m pytest -q
 
 bench: $(READY) ## what the pipeline itself costs, as a table
 	@$(BIN)/python -m bench.pipeline
+	@$(BIN)/python -m bench.analysis
 
 bench-client: $(READY) ## how right the load client is, against a server that knows the truth
 	@$(BIN)/python -m bench.client

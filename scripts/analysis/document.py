@@ -139,7 +139,7 @@ FRAMES = (
     ),
     (
         "error object inside a 200 stream, also as the first frame",
-        "Failed, `error_in_stream`, with the server's words. Its tokens are in no throughput and no percentile.",
+        "Failed, `server_error_in_stream`, with the server's words. Its tokens are in no throughput and no percentile.",
     ),
     (
         "finish reason, then no `[DONE]`",

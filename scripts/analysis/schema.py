@@ -138,7 +138,7 @@ STALL_SPANS = (
 
 FAILURES = {
     "http_status": "the response's status was not 200",
-    "error_in_stream": "an error object inside a 200 stream",
+    "server_error_in_stream": "an error object inside a 200 stream",
     "truncated": "the stream ended without a finish reason and without [DONE]",
     "short": "fewer tokens than asked for although the end-of-sequence token was to be ignored",
     "connect": "no connection could be made",

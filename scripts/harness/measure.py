@@ -190,7 +190,10 @@ def _measure(
                 death.append(reason)
                 stop.set()
 
+    sampling = threading.Thread(target=telemetry.start, name="telemetry-start")  # while the client starts and warms up
+
     def before() -> None:
+        sampling.join()
         window["drained_before"] = scraper.drained(_in_flight, float(limits["drain_s"]))
         scraper.scrape("before")
         window["counters_start_ns"] = time.monotonic_ns()
@@ -200,9 +203,10 @@ def _measure(
         threading.Thread(target=watch_server, name="server-watch", daemon=True).start()
     with contextlib.ExitStack() as closing:
         closing.callback(scraper.close)
-        telemetry.start()
         problem: list[str | None] = []
         closing.callback(lambda: problem.append(telemetry.stop()))
+        closing.callback(sampling.join)
+        sampling.start()
         with progress.Bar(f"  {job.sweep.round}/{job.sweep.name} C={job.level}") as bar:
             result = load.run(spec, run, on_progress=bar, stop=stop, before_load=before)
         scraper.stop()
@@ -305,6 +309,7 @@ def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: 
             between_tokens_s=limits["between_tokens_s"],
             total_s=limits["request_s"],
         ),
+        fidelity=load.FidelityLimits(**limits["fidelity"]),
     )
 
 

@@ -21,6 +21,23 @@ DISK_SAYS_NO = {
 """What to do about what the system refuses, whatever rule meets it."""
 
 
+class _WithoutPandas:
+    """An import finder that has no pandas."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Refuse pandas; leave everything else to the finders after this one."""
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is kept out of this process", name=name)
+
+
+def keep_pandas_out() -> None:
+    """Keep pyarrow from importing pandas, which it does to build any array and which takes half a second.
+
+    For the main block of scripts that never use pandas; an ``import pandas`` in this process fails from here on.
+    """
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
 @contextmanager
 def job(log: str) -> Iterator[Callable[[str], None]]:
     """Give a rule's body a way to say things: to standard error and, with the time, to the rule's log.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import engines, process, supervisor
+from scripts.harness import engines, gpu, process, supervisor
 from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
 from scripts.harness.lock import MACHINE_LOCK, Lock
@@ -230,6 +230,8 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
     else:
         command = engine.command(resolved, HOST, port)
         record |= {"command": list(command.argv), "environment": dict(command.env)}
+        if engine.uses_gpu(resolved):
+            gpu.wait_until_free({**os.environ, **command.env}, say)
         handed = {name: os.environ[name] for name in command.secret_env if name in os.environ}
         say(f"starting {wanted.engine} on {HOST}:{port}, output in {record['output']}")
         places.state.unlink(missing_ok=True)

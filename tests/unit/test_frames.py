@@ -134,7 +134,7 @@ def test_handed_scenario(path: Path) -> None:
         assert (reading.error_kind, reading.output_tokens) == ("short", expected["delivered_tokens"])
         return
     if expected.get("success") is False:
-        assert reading.error_kind == "error_in_stream"
+        assert reading.error_kind == "server_error_in_stream"
         assert expected["error_contains"] in (reading.error_message or "")
         return
     check(reading, {name: value for name, value in expected.items() if name != "error_kind"})

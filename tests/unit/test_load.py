@@ -185,7 +185,7 @@ def test_handed_scenario(tmp_path: Path, path: Path) -> None:
         assert (row["error_kind"], row["output_tokens"], result.counts["requests_short"]) == ("short", 3, 1)
         return
     if expected.get("success") is False:
-        assert row["error_kind"] == "error_in_stream"
+        assert row["error_kind"] == "server_error_in_stream"
         del expected["error_kind"]
     check_row(row, chunks, expected, exact_times=True)
 
@@ -466,7 +466,7 @@ def test_failures_of_every_kind_leave_the_rest_alone(tmp_path: Path) -> None:
         truth = server.truth()
     failures = result.counts["failures"]
     assert failures == {
-        "error_in_stream": 5,
+        "server_error_in_stream": 5,
         "truncated": 3,
         "http_status": 2,
         "short": 2,
@@ -475,7 +475,7 @@ def test_failures_of_every_kind_leave_the_rest_alone(tmp_path: Path) -> None:
     assert result.counts["requests_ok"] == 12
     assert result.counts["requests_short"] == 2
     words = {row["error_kind"]: row["error_message"] for row in rows_of(result)}
-    assert words["error_in_stream"] == "the engine has stopped"
+    assert words["server_error_in_stream"] == "the engine has stopped"
     assert words["http_status"] == "the server is overloaded"
     assert words["short"] == "3 of 10 tokens, finish reason stop"
     outcomes = [true.outcome for key, true in truth.items() if key.startswith("cmpl-")]

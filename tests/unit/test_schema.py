@@ -154,7 +154,7 @@ def test_page_names_every_column_and_every_kind_of_failure() -> None:
     for columns in schema.TABLES.values():
         for column in columns:
             assert f"| `{column.name}` | {column.type} |" in page
-    for kind in ("error_in_stream", "truncated", "short", "no_tokens", "bad_frame"):
+    for kind in ("server_error_in_stream", "truncated", "short", "no_tokens", "bad_frame"):
         assert f"`{kind}`" in page
 
 

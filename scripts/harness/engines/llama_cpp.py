@@ -114,6 +114,10 @@ class LlamaCppEngine:
             environment["PYTHONPATH"] = "."
         return Command(tuple(argv), environment)
 
+    def uses_gpu(self, resolved: Mapping[str, Any]) -> bool:
+        """A binary of the user's may; the wheel's server does not."""
+        return resolved["binary"] is not None  # the wheel is built for the CPU
+
     def base_url(self, resolved: Mapping[str, Any], host: str, port: int) -> str:
         """Return the server's own address."""
         return f"http://{host}:{port}"

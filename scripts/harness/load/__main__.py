@@ -99,7 +99,7 @@ def spec_of(options: argparse.Namespace) -> LoadSpec:
         body["ignore_eos"] = True
     body.update(options.extra_body)
     return LoadSpec(
-        base_url=options.base_url.rstrip("/").removesuffix("/v1"),
+        base_url=options.base_url.rstrip("/").removesuffix(ENDPOINTS[options.endpoint]).removesuffix("/v1"),
         endpoint=ENDPOINTS[options.endpoint],
         kind=options.endpoint,
         headers=headers,

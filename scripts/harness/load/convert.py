@@ -8,7 +8,7 @@ number.
 import itertools
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,6 +20,7 @@ from scripts.harness.load.frames import Frame, Reading, StreamParser
 from scripts.harness.load.framing import Body
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import Reads, read_journal
+from scripts.harness.load.secrets import scrub_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 ROWS_IN_GROUP = 1 << 18
 REQUESTS_IN_GROUP = 1 << 12
 MAX_INT16 = 32767
+_WORDS = ("error_message", "finish_reason", "text", "reasoning", "response_id")
+"""What of a row the server worded."""
 _SURELY_TOGETHER_NS = 200_000
 """Frames of one read surely came together when the reader was behind by less than this."""
 
@@ -92,11 +95,11 @@ class _Open:
         self.parser.feed(payload, arrival_ns, behind_ns)
 
 
-def convert(out_dir: Path, keep_journal: bool = False) -> Observed:
+def convert(out_dir: Path, keep_journal: bool = False, secrets: Sequence[str] = ()) -> Observed:
     """Write ``requests.parquet`` and ``chunks.parquet`` from the journals in ``out_dir``.
 
     The files appear under their names only once they are whole; the journals are deleted then, unless they are to be
-    kept. Raises SweepError if there is no journal.
+    kept. ``secrets`` are replaced in what servers said. Raises SweepError if there is no journal.
     """
     journals = sorted(out_dir.glob("journal-*.bin"), key=lambda path: int(path.stem.split("-")[1]))
     if not journals:
@@ -104,26 +107,34 @@ def convert(out_dir: Path, keep_journal: bool = False) -> Observed:
     observed = Observed()
     spill = out_dir / "spill.bin"
     places: dict[int, tuple[int, int]] = {}
-    with spill.open("wb") as file:
-        for journal in journals:
-            _first_pass(journal, file, places, observed)
-    with spill.open("rb") as file:
-        _second_pass(file, [places[number] for number in sorted(places)], out_dir)
-    spill.unlink()
+    try:
+        with spill.open("wb") as file:
+            for journal in journals:
+                _first_pass(journal, file, places, observed, secrets)
+        with spill.open("rb") as file:
+            _second_pass(file, [places[number] for number in sorted(places)], out_dir)
+    except OSError:  # the disk is full: the journals stay, what was half written goes
+        for name in ("requests.parquet.new", "chunks.parquet.new"):
+            (out_dir / name).unlink(missing_ok=True)
+        raise
+    finally:
+        spill.unlink(missing_ok=True)
     if not keep_journal:
         for journal in journals:
             journal.unlink()
     return observed
 
 
-def _first_pass(journal: Path, spill: BinaryIO, places: dict[int, tuple[int, int]], observed: Observed) -> None:
+def _first_pass(
+    journal: Path, spill: BinaryIO, places: dict[int, tuple[int, int]], observed: Observed, secrets: Sequence[str]
+) -> None:
     """Parse one process's journal."""
     offsets = _offsets(journal)
     meta: dict[str, Any] = {}
     open_requests: dict[int, _Open] = {}
 
     def close(request: _Open, end: dict[str, Any]) -> None:
-        blob = _row(request, end, meta, observed)
+        blob = _row(request, end, meta, observed, secrets)
         places[request.begin["id"]] = (spill.tell(), len(blob))
         spill.write(blob)
 
@@ -187,7 +198,9 @@ def _offsets(journal: Path) -> Offsets | None:
     return found
 
 
-def _row(request: _Open, end: dict[str, Any], meta: dict[str, Any], observed: Observed) -> bytes:
+def _row(
+    request: _Open, end: dict[str, Any], meta: dict[str, Any], observed: Observed, secrets: Sequence[str]
+) -> bytes:
     """Return a request and its frames as one spilled record: a JSON line's length, the line, and three arrays."""
     spec = meta["spec"]
     head = request.head or {}
@@ -255,6 +268,9 @@ def _row(request: _Open, end: dict[str, Any], meta: dict[str, Any], observed: Ob
             observed.delay.add(delay)
             observed.delay_ns += delay
             observed.slot_ns += row["end_ns"] - scheduled
+    for name in _WORDS:
+        if row[name] is not None:
+            row[name] = scrub_text(row[name], secrets)
     line = json.dumps(row).encode()
     arrivals = array("q", (frame.arrival_ns for frame, _ in frames))
     tokens = array("h", (min(frame.tokens, MAX_INT16) for frame, _ in frames))

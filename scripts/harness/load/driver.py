@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from scripts.harness.errors import SweepError
+from scripts.harness.load.secrets import secrets_of
 from scripts.harness.load.spec import LoadResult, LoadSpec, Progress
 
 PROGRESS_S = 0.25
@@ -58,6 +59,8 @@ def run(
     count = spec.processes_wanted(cores)
     _check_descriptors(spec, count)
     _check_host(spec)
+    for name in ("requests.parquet", "chunks.parquet", "summary.json"):
+        (out / name).unlink(missing_ok=True)  # another load's files must not stand for this one's if it breaks off
     crew = _Crew(spec, out, count, on_progress, stop)
     try:
         crew.start()
@@ -74,7 +77,7 @@ def run(
         crew.end()
     except _Died as death:
         crew.kill()
-        kept = _try_convert(out)
+        kept = _try_convert(out, secrets_of(spec.headers))
         raise SweepError(f"{death}; {kept}") from None
     finally:
         crew.kill()
@@ -86,9 +89,9 @@ def run(
     return result
 
 
-def salvage(out_dir: str | Path) -> dict[str, Any]:
+def salvage(out_dir: str | Path, secrets: Sequence[str] = ()) -> dict[str, Any]:
     """Convert what a load that broke off left in ``out_dir``; return its counts. Requests that were in flight are there
-    as failed, kind ``interrupted``, with the tokens that had arrived.
+    as failed, kind ``interrupted``, with the tokens that had arrived. ``secrets`` are kept out of the files.
 
     Raises SweepError if there is no journal.
     """
@@ -96,7 +99,7 @@ def salvage(out_dir: str | Path) -> dict[str, Any]:
     from scripts.harness.load.summary import counts_of
 
     out = Path(out_dir)
-    convert(out)
+    convert(out, secrets=secrets)
     return counts_of(out / "requests.parquet")
 
 
@@ -237,7 +240,7 @@ class _Crew:
                 failed=sum(state.get("failed", 0) for state in states),
                 in_flight=sum(state.get("in_flight", 0) for state in states),
                 tokens=frames,
-                tok_s=(frames - had) / passed if passed > 0 else 0.0,
+                tok_s=max(0.0, frames - had) / passed if passed > 0 else 0.0,
                 elapsed_s=now - self._began,
             )
         )
@@ -292,7 +295,8 @@ class _Crew:
             self._buffers[index] = rest
             for line in lines:
                 event = json.loads(line)
-                self._states[index] = event
+                if event.get("phase") == self._phase or event["event"] != "progress":
+                    self._states[index] = event  # a late word of the warm-up says nothing of the load
                 found.append((index, event))
         return found
 
@@ -304,6 +308,8 @@ class _Crew:
         last = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         how = process.returncode
         cause = f"was killed by signal {-how}" if how is not None and how < 0 else f"ended with status {how}"
+        if not last and shutil.disk_usage(self._out).free < 1 << 20:
+            last = [f"no space is left on the disk of {self._out}"]
         words = f" ({last[0]})" if last else ""
         return f"client process {index} {cause} during the {self._phase} phase{words}"
 
@@ -332,10 +338,10 @@ def _check_host(spec: LoadSpec) -> None:
         raise SweepError(f"the server's host {host!r} is not known ({error}); check the base URL") from None
 
 
-def _try_convert(out: Path) -> str:
+def _try_convert(out: Path, secrets: Sequence[str]) -> str:
     """After a death: convert what is there; return where it is, for the error's sentence."""
     try:
-        counts = salvage(out)
+        counts = salvage(out, secrets)
     except (SweepError, OSError, ValueError) as error:
         return f"nothing of it could be converted ({error}); the journals stay in {out}"
     return f"what was recorded until then is kept: {counts['requests']} requests in {out / 'requests.parquet'}"
@@ -353,7 +359,7 @@ def _finish(spec: LoadSpec, out: Path, window: tuple[int, int], stopped: bool, k
             f"{out} has {free >> 20} MiB left, converting needs {2 * journals >> 20} MiB: make room, then run"
             " python -m scripts.harness.load --salvage on it; nothing is lost"
         )
-    observed = convert(out, keep_journal)
+    observed = convert(out, keep_journal, secrets_of(spec.headers))
     requests_path, chunks_path = out / "requests.parquet", out / "chunks.parquet"
     counts = counts_of(requests_path)
     return LoadResult(

@@ -170,10 +170,12 @@ class StreamParser:
             self.done = True
             return
         if event == b"error" and not data.startswith(b"{"):
-            self._fail("error_in_stream", data.decode(errors="replace"))
+            self._fail("server_error_in_stream", data.decode(errors="replace"))
             return
         frame = _decode(data)
         if not isinstance(frame, dict):
+            if self.done:
+                return  # the answer is over: what comes behind it says nothing of it
             self._fail("bad_frame", f"a frame is not a JSON object: {data[:200].decode(errors='replace')}")
             return
         self._take_frame(frame, event == b"error")
@@ -181,7 +183,7 @@ class StreamParser:
     def _take_frame(self, frame: dict[str, Any], is_error: bool) -> None:
         words = error_words(frame)
         if words is not None or is_error:
-            self._fail("error_in_stream", words if words is not None else json.dumps(frame, ensure_ascii=False))
+            self._fail("server_error_in_stream", words if words is not None else json.dumps(frame, ensure_ascii=False))
             return
         usage = frame.get("usage")
         running = _NO_USAGE
@@ -272,8 +274,10 @@ class StreamParser:
         self, how: str, status: int | None, words: str | None, frames: int, output: int | None
     ) -> tuple[str | None, str | None]:
         if status is not None and status != 200:
-            body = self._body_words()
-            return "http_status", body if body else words
+            body = self._body_words() or words
+            if not body and 300 <= status < 400:
+                body = "a redirect, which is not followed; give the address it leads to"
+            return "http_status", body or f"status {status} without words"
         ended = self.done or self.finish_reason is not None
         if self.problem is not None:
             return self.problem
@@ -286,7 +290,7 @@ class StreamParser:
         if how == "reset" and not ended:
             return "reset", words
         if self.finish_reason in _FAILED_FINISH:
-            return "error_in_stream", f"the server ended the answer with finish reason {self.finish_reason!r}"
+            return "server_error_in_stream", f"the server ended the answer with finish reason {self.finish_reason!r}"
         if not self.frames_seen:
             return self._no_stream(how)
         if not ended:
@@ -305,7 +309,7 @@ class StreamParser:
         if isinstance(document, dict):
             words = error_words(document)
             if words is not None:
-                return "error_in_stream", words[:MESSAGE_LENGTH]
+                return "server_error_in_stream", words[:MESSAGE_LENGTH]
             return (
                 "bad_frame",
                 'the server answered with one JSON document, not with a stream: it ignored "stream": true',
@@ -456,7 +460,10 @@ def _joined(pieces: list[str]) -> str:
 
 
 def _count(value: Any, otherwise: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
+    """Return a number of tokens, as some servers write it 12.0 too; what can be none (negative, absurd) is not there."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 1 << 31 else otherwise
 
 
 def _decode(data: bytes) -> Any:
@@ -466,6 +473,6 @@ def _decode(data: bytes) -> Any:
     except ValueError:
         pass
     try:
-        return json.loads(data.decode(errors="replace"))
+        return json.loads(data.decode(errors="replace"), strict=False)
     except ValueError:
         return None

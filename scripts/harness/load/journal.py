@@ -19,12 +19,13 @@ import queue
 import struct
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from scripts.harness.load.priority import run_first
+from scripts.harness.load.secrets import scrub_bytes
 
 HEADER = struct.Struct("<4sccHIII")
 MAGIC = b"CSJ1"
@@ -51,10 +52,12 @@ class JournalWriter:
     """Collects reads and events and hands them, block by block, to a thread that compresses and writes them.
 
     ``reads``, ``before`` and ``after`` are plain lists to append to: events that must precede the reads of the same
-    block (begin, head) go to ``before``, those that must follow (end) to ``after``.
+    block (begin, head) go to ``before``, those that must follow (end) to ``after``. ``secrets`` are never written: where
+    a server repeats one, asterisks stand for it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Sequence[str] = ()) -> None:
+        self._secrets = tuple(secret.encode() for secret in secrets)
         self.reads: list[Read] = []
         self.before: list[dict[str, Any]] = []
         self.after: list[dict[str, Any]] = []
@@ -103,6 +106,7 @@ class JournalWriter:
                 self.error = error
 
     def _put(self, kind: bytes, entries: int, body: bytes) -> None:
+        body = scrub_bytes(body, self._secrets)
         if kind == b"R":
             self.frames += body.count(b"data:")
         stored = self._codec.compress(body, asbytes=True)

@@ -86,6 +86,14 @@ class LoadSpec:
             raise SweepError(
                 f"base URL {self.base_url!r} is not of the form http://host:port; give the server's address"
             )
+        if url.username is not None or url.password is not None or url.query or url.fragment:
+            raise SweepError(
+                "the base URL holds a user name, password, query or fragment, and it is stored with the measurement; give"
+                " the plain address, and the key through an environment variable"
+            )
+        for name, seconds in asdict(self.timeouts).items():
+            if not seconds > 0:
+                raise SweepError(f"time limit {name} is {seconds:g} s; it must be more than 0")
         for name in ("concurrency", "requests", "output_tokens", "input_tokens"):
             if getattr(self, name) < 1:
                 raise SweepError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -30,6 +30,7 @@ from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import JournalWriter, Read
 from scripts.harness.load.network import Addresses, Expired
 from scripts.harness.load.priority import run_first
+from scripts.harness.load.secrets import secrets_of
 from scripts.harness.load.spec import PROMPT, LoadSpec, spec_from_json
 from scripts.harness.load.transport import SlotTransport
 
@@ -60,7 +61,7 @@ class Worker:
         self.spec = spec
         self.index = index
         self.slots = range(index, spec.concurrency, processes)
-        self.journal = JournalWriter(out_dir / f"journal-{index}.bin")
+        self.journal = JournalWriter(out_dir / f"journal-{index}.bin", secrets_of(spec.headers))
         self.url = httpx.URL(spec.base_url.rstrip("/") + spec.endpoint)
         port = self.url.port if self.url.port is not None else {"http": 80, "https": 443}[self.url.scheme]
         context: ssl.SSLContext | None = None

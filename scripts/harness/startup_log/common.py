@@ -40,6 +40,7 @@ _LEVEL_NAMES = {
     "WARN": "WARNING",
     "FATAL": "CRITICAL",
 }
+_REQUEST = re.compile(r"Received request \S+: prompt\b")
 _SOURCE_CODE = re.compile(r"\braise \w|\blogger\.|\bFile \"|%[sd.]|\bf\"|%\(|\{[a-z_.]+(?::,)?\}|^\s*[~^]+\s*$")
 
 
@@ -54,6 +55,8 @@ class Line:
     level: str | None = None
     following: str = ""
     """The next line: a terminal or another logger may have wrapped this one."""
+    ended: bool = True
+    """False for the last line of a log that breaks off in it (or is still being written)."""
 
     @property
     def process(self) -> str:
@@ -164,7 +167,7 @@ def _unwrap_json(raw: str) -> str:
     return raw
 
 
-def make_line(number: int, text: str, following: str = "") -> Line:
+def make_line(number: int, text: str, following: str = "", ended: bool = True) -> Line:
     """Return the line with process tags and level read from its prefix."""
     tags = tuple((m["name"] or m["bare"], m["rank"] or "", m["pid"] or "") for m in _TAG.finditer(text[:400]))
     match = _LEVEL.search(text[:240])
@@ -172,7 +175,7 @@ def make_line(number: int, text: str, following: str = "") -> Line:
     if match:
         word = (match["word"] or match["bracket"] or match["letter"]).upper()
         level = _LEVEL_NAMES.get(word, word)
-    return Line(number, text, tags, level, following)
+    return Line(number, text, tags, level, following, ended)
 
 
 def relevant_lines(text: str, triggers: Iterable[str], sparse: Iterable[str] = ()) -> list[Line]:
@@ -206,8 +209,10 @@ def relevant_lines(text: str, triggers: Iterable[str], sparse: Iterable[str] = (
         number += text.count("\n", counted, start)
         counted = start
         end = text.find("\n", start)
+        if _REQUEST.search(text, start, start + 400 if end == -1 else min(end, start + 400)):
+            continue  # the words of a prompt are no statement of the server
         if end == -1:
-            lines.append(make_line(number, text[start:]))
+            lines.append(make_line(number, text[start:], ended=False))
             continue
         after = text.find("\n", end + 1)
         following = text[end + 1 :] if after == -1 else text[end + 1 : after]
@@ -267,9 +272,35 @@ def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str) -> 
             elif shape.must:
                 seen.add(shape.trigger)
         for trigger in sorted(seen - read):
-            if not is_source_code(line):
+            if not is_source_code(line) and not breaks_off(line, trigger):
                 raise unknown_shape(line, trigger, source)
     return readings
+
+
+_WHOLE = (
+    " N tokens per request: Nx",
+    " N GiB",
+    " NGiB",
+    " N MiB",
+    " = N MiB",
+    " N, # CPU blocks: N",
+    " N bytes",
+    ": N GiB total",
+    ": N GiB (actual), N GiB (estimated)",
+    " (N, N GiB)",
+    " NGiB) x gpu_memory_utilization (N) = NGiB",
+    " total_gpu_memory=NGiB initial_memory_usage=NGiB peak_torch_memory=NGiB memory_usage_post_profile=NGiB"
+    " non_torch_memory=NGiB kv_cache_size=NGiB",
+)
+"""What follows a trigger, numbers as N: how far a line may have got when the log breaks off in it."""
+
+
+def breaks_off(line: Line, trigger: str) -> bool:
+    """True if the log ends in this line, before what the ``trigger`` announces was printed whole: it was not printed."""
+    if line.ended:
+        return False
+    rest = re.sub(r"\s+", " ", re.sub(r"-?\d+(?:[.,]\d+)*[.,]?$|-?\d+(?:[.,]\d+)*|-$", "N", line.text.partition(trigger)[2])).strip()
+    return any(whole.strip().startswith(rest) for whole in _WHOLE)
 
 
 def _matches(shape: Shape, line: Line) -> list[re.Match[str]]:

@@ -14,6 +14,7 @@ from scripts.harness.startup_log import llama_failures
 from scripts.harness.startup_log.common import (
     NUMBER,
     Line,
+    breaks_off,
     is_source_code,
     redact,
     relevant_lines,
@@ -343,9 +344,11 @@ class _Boot:
         progress = self._read_parameters(line) | self._read_caches(line) | self._read_buffers(line)
         if self.strict:
             for trigger, pattern in _MUST:
-                if trigger in text and not pattern.search(text) and not is_source_code(line):
+                readable = pattern.search(text) or is_source_code(line) or breaks_off(line, trigger)
+                if trigger in text and not readable:
                     raise unknown_shape(line, trigger, self.source)
-            if " cells," in text and "size =" in text and "R (" not in text and not _SIZE.search(text):
+            states_cells = " cells," in text and "size =" in text and "R (" not in text
+            if states_cells and not _SIZE.search(text) and (line.ended or ")" in text.partition(" cells,")[2]):
                 raise unknown_shape(line, "cells", self.source)
         return progress
 

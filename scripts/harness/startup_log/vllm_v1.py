@@ -17,7 +17,7 @@ SHAPES: tuple[Shape, ...] = (
         # "GPU KV cache size: 973,760 tokens"; "GPU + host KV cache size" with a host pool. Not "KV cache usage".
         "kv_tokens",
         "vLLM 0.7.4-0.33 (V1)",
-        "KV cache size: ",
+        "KV cache size:",
         re.compile(
             r"(?:\b(?P<kv_device_text>[A-Z]\w*(?: \+ host)?) |^\W*|[\]:] )KV cache size: "
             rf"(?P<kv_cache_tokens>{_N}) tokens\b"
@@ -29,7 +29,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape(
         "kv_available",
         "vLLM 0.9-0.33 (V1)",
-        "Available KV cache memory: ",
+        "Available KV cache memory:",
         re.compile(rf"Available KV cache memory: (?P<kv_cache_gib>{_N}){_GIB}"),
         must=True,
     ),
