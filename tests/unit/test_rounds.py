@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import rounds as command_line
 from scripts.harness import rounds
 from scripts.harness.errors import SweepError
 from scripts.harness.rounds import Problem
@@ -132,3 +133,23 @@ def test_damaged_checksums_are_named(folder: Path, damage: str) -> None:
     }[damage]
     path.write_bytes(damaged)
     assert Problem(rounds.CLOSED, "changed") in rounds.verify(folder)
+
+
+def test_closing_says_which_configured_levels_were_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Path(__file__).resolve().parents[2]
+    (tmp_path / "config/rounds").mkdir(parents=True)
+    (tmp_path / "config/schemas").symlink_to(project / "config/schemas")
+    (tmp_path / "config/config.yaml").write_text("machine: here\nrounds: [demo]\n")
+    sweep = {"engine": "llama_cpp", "server": {"model": "bundled"}, "load": {"levels": [1, 2, 4], "repeats": 2}}
+    (tmp_path / "config/rounds/demo.yaml").write_text(json.dumps({"sweeps": {"s": sweep}}))
+    folder = tmp_path / "results/raw/here/demo"
+    for name in ("c1", "c2", "repeats/2/c1", "repeats/2/c2"):
+        level(folder, name, "run-1")
+    monkeypatch.chdir(tmp_path)
+    assert command_line.main(["close", "demo"]) == 0
+    told = capsys.readouterr().out
+    assert "closed results/raw/here/demo" in told
+    assert told.endswith("not measured, and not measured any more: s/c4, s/repeats/2/c4\n")
+    assert command_line.main(["verify", "demo"]) == 0
