@@ -182,6 +182,18 @@ def test_the_telemetry_killed_in_the_middle_of_a_level_loses_telemetry_only(slow
     assert slow.cell(2)["telemetry_problem"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_snakemake_ended_while_peak_rates_are_measured(project: Project, number: signal.Signals) -> None:
+    (given,) = (project.root / "config/machines").glob("*.yaml")
+    given.unlink()
+    child = project.start(f"results/raw/{given.stem}/small/peaks.json")
+    project.wait_for(lambda: child.poll() is not None or named(project, "harness.peaks"))
+    child.send_signal(number)
+    finish(child)
+    assert project.gone(5.0) == []
+    assert not list(project.root.glob("results/raw/*/small/peaks.json"))
+
+
 def test_a_second_run_waits_while_the_machine_is_held(project: Project, tmp_path: Path) -> None:
     with lock.Lock(lock.MACHINE_LOCK, "somebody else") as held:
         child = project.start(*cells(1))
