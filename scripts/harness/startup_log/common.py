@@ -299,7 +299,9 @@ def breaks_off(line: Line, trigger: str) -> bool:
     """True if the log ends in this line, before what the ``trigger`` announces was printed whole: it was not printed."""
     if line.ended:
         return False
-    rest = re.sub(r"\s+", " ", re.sub(r"-?\d+(?:[.,]\d+)*[.,]?$|-?\d+(?:[.,]\d+)*|-$", "N", line.text.partition(trigger)[2])).strip()
+    rest = re.sub(
+        r"\s+", " ", re.sub(r"-?\d+(?:[.,]\d+)*[.,]?$|-?\d+(?:[.,]\d+)*|-$", "N", line.text.partition(trigger)[2])
+    ).strip()
     return any(whole.strip().startswith(rest) for whole in _WHOLE)
 
 
