@@ -296,11 +296,13 @@ _WHOLE = (
 
 
 def breaks_off(line: Line, trigger: str) -> bool:
-    """True if the log ends in this line, before what the ``trigger`` announces was printed whole: it was not printed."""
+    """True if the log ends in this line before what the ``trigger`` announces was printed whole: it is not printed."""
     if line.ended:
         return False
-    rest = re.sub(r"\s+", " ", re.sub(r"-?\d+(?:[.,]\d+)*[.,]?$|-?\d+(?:[.,]\d+)*|-$", "N", line.text.partition(trigger)[2])).strip()
-    return any(whole.strip().startswith(rest) for whole in _WHOLE)
+    rest = re.sub(
+        r"\s+", " ", re.sub(r"-?\d+(?:[.,]\d+)*[.,]?$|-?\d+(?:[.,]\d+)*|-$", "N", line.text.partition(trigger)[2])
+    ).strip()
+    return any(whole.lower().strip().startswith(rest.lower()) for whole in _WHOLE)
 
 
 def _matches(shape: Shape, line: Line) -> list[re.Match[str]]:
