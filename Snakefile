@@ -6,12 +6,10 @@ from snakemake.utils import min_version
 min_version("9.0")
 
 
-configfile: "config/config.yaml"
-
-
 report: "report/workflow.rst"
 
 
+include: "rules/config.smk"
 include: "rules/common.smk"
 include: "rules/measure.smk"
 include: "rules/counters.smk"

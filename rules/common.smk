@@ -1,22 +1,15 @@
 # Helpers of the rules: each is one line around a function of scripts/ that has tests.
-# Needs the configuration.
+# Needs the configuration (rules/config.smk).
 # Leaves PLAN, the look-ups below, and this process as the owner of every server the run starts.
 
-import os
-import sys
-from pathlib import Path
-
-ROOT = Path(workflow.basedir)
-sys.path.insert(0, str(ROOT))
-
 from scripts.harness import lock, process, wiring
-from scripts.harness.errors import SweepError
 
 try:
     PLAN = wiring.load(config, ROOT)
 except SweepError as error:
     raise WorkflowError(str(error)) from None
 process.claim(ROOT)
+wiring.quote_interpreter()
 lock.clear_stale_workflow_lock(Path.cwd())
 process.end_jobs_on_termination()
 

@@ -23,4 +23,5 @@ def main(config: dict[str, Any], wildcards: Any, settings: dict[str, Any], cell:
 
 
 if __name__ == "__main__":
+    rule.keep_pandas_out()
     main(snakemake.config, snakemake.wildcards, snakemake.params.settings, snakemake.output.cell, snakemake.log[0])

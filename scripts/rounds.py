@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         return {"bring": _bring, "close": _close, "verify": _verify, "reports": _reports, "cell": _cell}[
             options.command
         ](root, options)
-    except SweepError as error:
+    except (SweepError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -21,5 +21,6 @@ def main(given: Any, out: Any) -> None:
 
 
 if __name__ == "__main__":
+    rule.keep_pandas_out()
     with rule.job(snakemake.log[0]):
         main(snakemake.input, snakemake.output)

@@ -414,7 +414,10 @@ def a11(case: Case) -> Finding:
 
 
 def a12(case: Case) -> Finding:
-    """No throttling, and power and temperature that do not fall as the load rises."""
+    """No throttling, and power and temperature that do not fall as the load rises.
+
+    Only throttling bars what rests on the counters; power or temperature out of order is a flag, which bars nothing.
+    """
     throttled = [row["C"] for row in case.rows if _true(row.get("throttled"))]
     falls = {
         "power": _falls(case, "power_w_mean", lambda low, high: high < low * (1 - case.limits.power_fall_pct / 100)),
@@ -433,7 +436,7 @@ def a12(case: Case) -> Finding:
     }
     if throttled or power or falls["temperature"]:
         variant = "fails_throttled" if throttled else "fails_power" if power else "fails_temperature"
-        return judged("A12", False, numbers, BARS["A12"], variant)
+        return judged("A12", False, numbers, BARS["A12"] if throttled else (), variant)
     absent = [
         name for name in ("throttled", "power_w_mean", "temp_c_mean") if all(row.get(name) is None for row in case.rows)
     ]

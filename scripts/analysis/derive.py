@@ -330,10 +330,7 @@ def _knees(rows: Rows, context: Mapping[str, Any], limits: Thresholds, prefix: s
     efficiency = _points(rows, f"{prefix}scaling_efficiency_pct")
     single = next((get(row, f"{prefix}output_tok_s") for row in rows if row["C"] == 1 and not row["failed"]), None)
     needed = f"{prefix}output_tok_s" if single is not None else f"{prefix}output_tok_s of C=1"
-    tiers = context.get("slo_ttft_p99_s")
-    tier_values = sorted(
-        {value for value in map(number, tiers if tiers is not None else (0.5, 1, 1.5, 3)) if value is not None}
-    )
+    tier_values = slo.tiers_of(context)
     table = {slo.key(value): slo.tier(rows, value, prefix) for value in tier_values}
     stated = slo.stated(context, tier_values)
     operating = slo.tier(rows, stated, prefix)

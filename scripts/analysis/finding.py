@@ -49,7 +49,7 @@ def lacking(
 ) -> Finding:
     """Return a rule that could not be evaluated because inputs are missing."""
     names = tuple(dict.fromkeys(missing))
-    reason = f"cannot be evaluated: {', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
+    reason = f"cannot be evaluated: missing {', '.join(names)}"
     return Finding(name, kind_of(name), NOT_EVALUABLE, numbers or {}, reason, bars, names)
 
 

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 TEXT_COLUMNS = frozenset(column.name for column in schema.LEVELS if column.type == "string") | {"reason"}
 """Columns that hold words; every other column must hold numbers or flags."""
+OBJECTS = ("model", "startup", "previous_round_startup", "thresholds", "server_arguments", "client_arguments", "peaks")
+COUNTS = ("input_tokens", "output_tokens", "max_num_seqs", "max_model_len")
+QUANTITIES = ("peak_tflop_s", "peak_bandwidth_gb_s", "memory_total_gib", "gpu_memory_utilization", "operating_slo_s")
 MISSING = frozenset({"", "nan", "null", "none", "n/a", "na", "-", "—"})
 
 
 def read_levels(path: str | Path) -> "pd.DataFrame":
-    """Read a table of levels: CSV, parquet or JSON (a list of objects, ``{"levels": {"16": {…}}}`` or columns).
+    """Read a table of levels: CSV, parquet or JSON (a list of objects, ``{"levels": {"16": {…}}}``, columns or lines).
 
+    A CSV may be separated by comma, semicolon or tab; a comma for the decimal point is read where it separates nothing.
     Returns the table as it is in the file, with numbers for strings of numbers and NaN for what is missing. Raises
     SweepError when the file is not there, cannot be read, has no column C or no rows, a C that is not a whole number
     from 1 or occurs twice, or words where a number belongs.
@@ -59,13 +63,15 @@ def _read(file: Path) -> "pd.DataFrame":
 
     kind = file.suffix.lower()
     if kind == ".csv":
-        return pd.read_csv(file, dtype=object, encoding="utf-8-sig") if file.stat().st_size else pd.DataFrame()
+        return _read_csv(file)
     if kind in (".parquet", ".pq"):
         return pd.read_parquet(file)
-    if kind == ".json":
-        found = json.loads(file.read_text(encoding="utf-8"))
+    if kind in (".json", ".jsonl", ".ndjson"):
+        found = _read_json(file.read_text(encoding="utf-8-sig"))
         if isinstance(found, Mapping) and "levels" in found:
             found = found["levels"]
+        if isinstance(found, Mapping) and any(isinstance(found.get(name), Mapping) for name in ("C", "level")):
+            found = {name: list(column.values()) for name, column in found.items()}
         if isinstance(found, Mapping) and found and all(isinstance(row, Mapping) for row in found.values()):
             found = [{"C": name, **row} for name, row in found.items()]
         if isinstance(found, Sequence) and not isinstance(found, str):
@@ -73,7 +79,36 @@ def _read(file: Path) -> "pd.DataFrame":
         if isinstance(found, Mapping):
             return pd.DataFrame(found)
         raise SweepError(f"{file}: expected a list of levels or an object with `levels`, found {type(found).__name__}")
-    raise SweepError(f"{file}: unknown kind of table {file.suffix!r}; expected .csv, .parquet or .json")
+    raise SweepError(f"{file}: unknown kind of table {file.suffix!r}; expected .csv, .parquet, .json or .jsonl")
+
+
+def _read_csv(file: Path) -> "pd.DataFrame":
+    """Read a CSV as text: its separator is the one its first line has most of; lines without a value are left out."""
+    import pandas as pd
+
+    with file.open(encoding="utf-8-sig", newline="") as opened:
+        header = opened.readline()
+    if not header.strip():
+        return pd.DataFrame()
+    separator = max(",;\t", key=header.count)
+    rows = pd.read_csv(file, sep=separator, dtype=object, encoding="utf-8-sig", header=None, skipinitialspace=True)
+    rows = rows.loc[:, rows.notna().any()]
+    table = rows.iloc[1:].dropna(how="all").reset_index(drop=True)
+    table.columns = [str(name) for name in rows.iloc[0]]
+    if separator == ",":
+        return table
+    return table.replace(r"^\s*([+-]?\d+),(\d+)\s*$", r"\1.\2", regex=True)
+
+
+def _read_json(text: str) -> Any:
+    """Read JSON, or one object a line."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if len(lines) < 2 or not all(line.lstrip().startswith("{") for line in lines):
+            raise
+        return [json.loads(line) for line in lines]
 
 
 def _unwrapped(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +149,32 @@ def read_context(path: str | Path | None) -> dict[str, Any]:
         raise SweepError(f"{file} is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise SweepError(f"{file}: expected a JSON object, found {type(found).__name__}")
-    return found
+    return _checked(found, file)
+
+
+def _checked(context: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return the context with numbers for strings of numbers; SweepError for what cannot be what its name says."""
+    checked = dict(context)
+    for name in OBJECTS:
+        if checked.get(name) is not None and not isinstance(checked[name], Mapping):
+            raise SweepError(f"{file}: {name} must be an object, found {checked[name]!r}")
+    for name in (*COUNTS, *QUANTITIES):
+        value = checked.get(name)
+        if value is None:
+            continue
+        found = number(value)
+        whole = found is not None and found == int(found)
+        if found is None or found < 0 or (name in COUNTS and not whole):
+            kind = "a whole number" if name in COUNTS else "a number"
+            raise SweepError(f"{file}: {name} must be {kind} from 0, found {value!r}")
+        checked[name] = int(found) if whole else found
+    tiers = checked.get("slo_ttft_p99_s")
+    if tiers is not None:
+        listed = tiers if isinstance(tiers, list) else [tiers]
+        checked["slo_ttft_p99_s"] = [number(value) for value in listed if value is not None]
+        if any(value is None or value <= 0 for value in checked["slo_ttft_p99_s"]):
+            raise SweepError(f"{file}: slo_ttft_p99_s must be a list of seconds above 0, found {tiers!r}")
+    return checked
 
 
 def write_json(value: Any, path: str | Path) -> None:

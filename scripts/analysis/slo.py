@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.analysis.values import Row, first, get, times
+from scripts.analysis.values import Row, first, get, number, times
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,15 @@ def tier(rows: Sequence[Row], slo_s: float, prefix: str = "") -> Tier:
         tuple(level for level in unknown if level < pick["C"]),
         failed,
     )
+
+
+def tiers_of(context: Row) -> list[float]:
+    """Return the tiers on p99 TTFT in seconds, ascending; 0.5, 1, 1.5 and 3 where the context gives none."""
+    given = context.get("slo_ttft_p99_s")
+    if given is None:
+        given = (context.get("thresholds") or {}).get("slo_ttft_p99_s")
+    found = map(number, (0.5, 1, 1.5, 3) if given is None else given)
+    return sorted({value for value in found if value is not None})
 
 
 def stated(context: Row, tiers: Sequence[float]) -> float:

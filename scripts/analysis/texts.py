@@ -1,5 +1,6 @@
 """Every sentence of the report, filled from one catalogue of templates a language (``report/texts``)."""
 
+import itertools
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -198,15 +199,11 @@ def input_name(name: str, language: str) -> str:
 
 
 def _inputs(names: Sequence[str], language: str) -> str:
-    """Return the missing inputs as part of a sentence: ``a and b are``."""
+    """Return the missing inputs as part of a sentence: ``a, b and c``."""
     shown_names = [input_name(name, language) for name in names]
     generic = lookup("generic", language)
-    if len(shown_names) > 1:
-        head = str(generic["and"]).join(shown_names[:-1]) + str(generic["list_end"]) + shown_names[-1]
-    else:
-        head = "".join(shown_names)
-    verb = generic["inputs_one"] if len(shown_names) == 1 else generic["inputs_many"]
-    return f"{head} {verb}".strip()
+    *head, last = shown_names or [""]
+    return f"{str(generic['and']).join(head)}{generic['list_end']}{last}" if head else last
 
 
 def paragraph(finding: Finding, language: str = "en") -> list[str]:
@@ -309,7 +306,12 @@ def lead(figure: str, derived: Derived, findings: Sequence[Finding], language: s
 
 
 def _tradeoff(derived: Derived) -> tuple[str, dict[str, Any]]:
-    """Compare what throughput costs in p99 TTFT on the first and on the last span of the curve."""
+    """Compare what throughput costs in p99 TTFT along the curve.
+
+    ``rises`` is said only where each step up in concurrency brings throughput, for more latency a token per second than
+    the step before; ``dearer`` where that holds of the first and the last span but not of every step; ``dips`` where
+    some step below the top brings no throughput; ``falls`` where the last one brings none.
+    """
     rows = [
         row
         for row in derived.rows
@@ -321,33 +323,38 @@ def _tradeoff(derived: Derived) -> tuple[str, dict[str, Any]]:
     middle = next((row for row in rows if row["C"] == derived.sweep["operating_point"]), None)
     if middle is None or middle is rows[0]:
         middle = low if low is not rows[0] else None
-
-    def span(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float | None, float | None]:
-        return minus(get(b, "output_tok_s"), get(a, "output_tok_s")), times(
-            minus(get(b, "ttft_p99_ms"), get(a, "ttft_p99_ms")), 1e-3
-        )
-
-    gained, paid = span(low, high)
     numbers: dict[str, Any] = {
         "c": low["C"],
         "d": high["C"],
-        "last_s": paid,
+        "last_s": times(minus(get(high, "ttft_p99_ms"), get(low, "ttft_p99_ms")), 1e-3),
         "last_gain_pct": growth_pct(get(low, "output_tok_s"), get(high, "output_tok_s")),
     }
     before = None
     if middle is not None:
-        first_gained, first_paid = span(rows[0], middle)
-        before = ratio(first_paid, first_gained)
+        before = _cost(rows[0], middle)
         numbers |= {
             "a": rows[0]["C"],
             "b": middle["C"],
-            "first_s": first_paid,
+            "first_s": times(minus(get(middle, "ttft_p99_ms"), get(rows[0], "ttft_p99_ms")), 1e-3),
             "first_gain": ratio(get(middle, "output_tok_s"), get(rows[0], "output_tok_s")),
         }
-    if gained is None or paid is None or gained <= 0:
+    steps = list(itertools.pairwise(rows))
+    costs = [_cost(a, b) for a, b in steps]
+    if costs[-1] is None:
         return "falls", numbers
-    cost = paid / gained
-    return ("rises" if cost > (before if before is not None else 0.0) and cost > 0 else "flat"), numbers
+    slower = [b["C"] for (_, b), cost in zip(steps, costs, strict=True) if cost is None]
+    if slower:
+        return "dips", numbers | {"slower": slower}
+    known = [cost for cost in costs if cost is not None]
+    if known[0] > 0 and all(b >= a for a, b in itertools.pairwise(known)):
+        return "rises", numbers
+    return ("dearer" if known[-1] > max(0.0, before or 0.0) else "flat"), numbers
+
+
+def _cost(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
+    """Return the ms of p99 TTFT that a further token per second costs from ``a`` to ``b``; None where there is none."""
+    gained = minus(get(b, "output_tok_s"), get(a, "output_tok_s"))
+    return ratio(minus(get(b, "ttft_p99_ms"), get(a, "ttft_p99_ms")), gained) if gained and gained > 0 else None
 
 
 def caption(

@@ -56,13 +56,14 @@ class Thresholds:
     def of(cls, context: Mapping[str, Any]) -> "Thresholds":
         """Return the defaults with ``context["thresholds"]`` laid over them.
 
-        Names that are not ours belong to other steps and are passed over; a value that is no number is an error.
+        Names that are not ours belong to other steps and are passed over, and so is null; a value that is no number is
+        an error.
         """
         given = context.get("thresholds") or {}
         names = {field.name for field in fields(cls)}
         values: dict[str, float] = {}
         for name, value in given.items():
-            if name not in names:
+            if name not in names or value is None:
                 continue
             found = number(value)
             if found is None:

@@ -1,7 +1,8 @@
 """Read and check the configuration: one sentence for each mistake, defaults filled in from the schemas."""
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | bool | None):
+            raise yaml.constructor.ConstructorError(None, None, "a key has to be a word", key_node.start_mark)
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", key_node.start_mark)
         seen.add(key)
@@ -47,6 +50,14 @@ def read_yaml(path: Path) -> Any:
         raise SweepError(f"{path}{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
 
 
+def check_readable(path: Path) -> None:
+    """Raise SweepError unless the file holds YAML with keys at its top level, each of them once."""
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        found = "nothing" if values is None else type(values).__name__
+        raise SweepError(f"{path}: expected keys such as `rounds: [demo]`, found {found}")
+
+
 def validate(values: Any, schema_path: Path, source: str) -> dict[str, Any]:
     """Check ``values`` against a JSON schema and return a copy with the schema's defaults filled in.
 
@@ -56,11 +67,23 @@ def validate(values: Any, schema_path: Path, source: str) -> dict[str, Any]:
     from jsonschema.exceptions import best_match
 
     schema = json.loads(schema_path.read_text(encoding="utf-8"))
+    for place, value in _numbers(values):
+        if not math.isfinite(value):
+            raise SweepError(f"{source}: {place}: expected a finite number, found {value}")
     error = best_match(Draft202012Validator(schema).iter_errors(values))
     if error is not None:
         raise SweepError(_sentence(error, source))
     checked: dict[str, Any] = _with_defaults(deepcopy(values), schema, schema.get("$defs", {}))
     return checked
+
+
+def _numbers(values: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every number of nested lists and mappings that is not whole by its type, with its place."""
+    if isinstance(values, float):
+        yield place, values
+    elif isinstance(values, Mapping | list):
+        for key, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+            yield from _numbers(value, f"{place}.{key}" if place else str(key))
 
 
 def _with_defaults(values: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
@@ -80,6 +103,8 @@ def _with_defaults(values: Any, schema: Mapping[str, Any], definitions: Mapping[
                     values[key] = _with_defaults(values[key], extra, definitions)
     if isinstance(values, list) and isinstance(schema.get("items"), dict):
         return [_with_defaults(value, schema["items"], definitions) for value in values]
+    if isinstance(values, float) and schema.get("type") == "integer":
+        return int(values)  # 16.0 is an integer to JSON schema
     return values
 
 

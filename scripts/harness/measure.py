@@ -112,7 +112,7 @@ def level(job: Job, places: Places, say: Callable[[str], None]) -> Path:
     limits = section["limits"]
     check_machine(places, job.folder, limits, job.level)
     stop = threading.Event()
-    watch = process.watch(process.owner(), lambda: _give_up(stop))
+    watch = process.watch(process.owner(), lambda: _give_up(stop, places))
     try:
         with server.attach(wanted(job.sweep, job.settings, job.level), places, say) as attached:
             run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
@@ -128,11 +128,14 @@ def level(job: Job, places: Places, say: Callable[[str], None]) -> Path:
     return run
 
 
-def _give_up(stop: threading.Event) -> None:
-    """The run's owner is gone: end the load, and this process if that takes too long."""
+def _give_up(stop: threading.Event, places: Places) -> None:
+    """The run's owner is gone: end the load, what a dead supervisor left of the server, and this process."""
     stop.set()
-    time.sleep(2.0)
-    os._exit(143)
+    try:
+        server.end_orphans(places)
+        time.sleep(2.0)
+    finally:
+        os._exit(143)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -179,7 +182,10 @@ def _measure(
                 death.append(reason)
                 stop.set()
 
+    sampling = threading.Thread(target=telemetry.start, name="telemetry-start")  # while the client starts and warms up
+
     def before() -> None:
+        sampling.join()
         window["drained_before"] = scraper.drained(_in_flight, float(limits["drain_s"]))
         scraper.scrape("before")
         window["counters_start_ns"] = time.monotonic_ns()
@@ -189,9 +195,10 @@ def _measure(
         threading.Thread(target=watch_server, name="server-watch", daemon=True).start()
     with contextlib.ExitStack() as closing:
         closing.callback(scraper.close)
-        telemetry.start()
         problem: list[str | None] = []
         closing.callback(lambda: problem.append(telemetry.stop()))
+        closing.callback(sampling.join)
+        sampling.start()
         with progress.Bar(f"  {job.sweep.round}/{job.sweep.name} C={job.level}") as bar:
             result = load.run(spec, run, on_progress=bar, stop=stop, before_load=before)
         scraper.stop()
@@ -205,6 +212,7 @@ def _measure(
         reason = _death(places, record, engine, bool(result.counts.get("requests_failed")))
         death += [] if reason is None else [reason]
     if death:
+        server.stop(places)  # what it started may live on, and its supervisor may be gone
         raise SweepError(
             f"level {job.level}: the server died while it was measured: {death[0]}\n  what was measured: {run}"
         )
@@ -293,6 +301,7 @@ def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: 
             between_tokens_s=limits["between_tokens_s"],
             total_s=limits["request_s"],
         ),
+        fidelity=load.FidelityLimits(**limits["fidelity"]),
     )
 
 
@@ -377,7 +386,7 @@ def start(
     assert section is not None
     check_machine(places, boot_json.parent, section["limits"], max(sweep.levels))
     engines.get(settings["engine"])
-    watch = process.watch(process.owner(), lambda: os._exit(143))
+    watch = process.watch(process.owner(), lambda: _give_up(threading.Event(), places))
     try:
         with server.attach(wanted(sweep, settings, None), places, say) as attached:
             boot_json.write_text(json.dumps(_public(attached.record), indent=1), encoding="utf-8")

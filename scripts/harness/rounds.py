@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from scripts.harness.errors import SweepError
 from scripts.harness.plan import CLOSED
 
 CHUNK = 1 << 20
+LISTED = re.compile(r"([0-9a-f]{64})  ([^/].*)")
+"""A line of the checksums: digest, two blanks, path below the round."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,14 @@ def earlier(folder: Path) -> list[Path]:
 
 
 def _against_list(folder: Path) -> Iterator[Problem]:
-    stated = {}
-    for line in (folder / CLOSED).read_text(encoding="utf-8").splitlines():
-        digest, _, name = line.partition("  ")
-        stated[name] = digest
+    stated: dict[str, str] = {}
+    *lines, rest = (folder / CLOSED).read_bytes().decode(errors="replace").split("\n")
+    for line in lines:
+        match = LISTED.fullmatch(line)
+        if match is not None and ".." not in Path(match[2]).parts:
+            stated[match[2]] = match[1]
+    if rest or not lines or len(stated) < len(lines):
+        yield Problem(CLOSED, "changed")  # no closing wrote it like this
     for name, digest in stated.items():
         if not (folder / name).is_file():
             yield Problem(name, "missing")
@@ -152,10 +159,10 @@ def _against_cell(level: Path, folder: Path) -> list[Problem]:
 
 def _cell(path: Path) -> dict[str, Any]:
     try:
-        cell: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return cell
+        cell = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return cell if isinstance(cell, dict) and isinstance(cell.get("files", {}), dict) else {}
 
 
 def _files(folder: Path) -> list[Path]:

@@ -4,13 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scripts.analysis import schema
 from scripts.harness.load.secrets import scrub_text, secrets_of
-
-if TYPE_CHECKING:
-    pass
 
 TIMEOUT_S = 5.0
 ROWS_PER_BATCH = 16

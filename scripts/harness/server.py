@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import engines, process, supervisor
+from scripts.harness import engines, gpu, process, supervisor
 from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
 from scripts.harness.lock import MACHINE_LOCK, Lock
@@ -113,8 +112,7 @@ def stop(places: Places, timeout_s: float = 30.0) -> None:
     """End the server of this checkout, if one runs, and wait until it and its supervisor are gone."""
     state = supervisor.read_state(places.state)
     if not _lives(state):
-        if "token" in state:
-            process.end_all(str(state["token"]), GRACE_S)
+        end_orphans(places)
         return
     identity = process.Identity.parse(str(state["supervisor"]))
     deadline = time.monotonic() + timeout_s
@@ -126,6 +124,13 @@ def stop(places: Places, timeout_s: float = 30.0) -> None:
                 os.kill(identity.pid, 9)
         time.sleep(0.05)
     process.end_all(str(state["token"]), GRACE_S)
+
+
+def end_orphans(places: Places) -> None:
+    """End what is left of a server whose supervisor and watchdog are gone: children outlive it even then."""
+    state = supervisor.read_state(places.state)
+    if "token" in state and not _lives(state):
+        process.end_all(str(state["token"]), GRACE_S)
 
 
 def died(places: Places, record: Mapping[str, Any]) -> str | None:
@@ -221,6 +226,8 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
     else:
         command = engine.command(resolved, HOST, port)
         record |= {"command": list(command.argv), "environment": dict(command.env)}
+        if engine.uses_gpu(resolved):
+            gpu.wait_until_free({**os.environ, **command.env}, say)
         handed = {name: os.environ[name] for name in command.secret_env if name in os.environ}
         say(f"starting {wanted.engine} on {HOST}:{port}, output in {record['output']}")
         places.state.unlink(missing_ok=True)
@@ -397,9 +404,3 @@ def _fits(record: Mapping[str, Any], wanted: Wanted, engine: Engine) -> bool:
         return engine.ready(str(record["base_url"]), record["resolved"]) is not None
     except SweepError:
         return False
-
-
-def keep_boot(places: Places, boot_json: Path, startup_log: Path) -> None:
-    """Copy the running server's record and startup log to where they last."""
-    shutil.copyfile(places.runtime / "startup.log", startup_log)
-    shutil.copyfile(places.record, boot_json)

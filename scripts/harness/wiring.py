@@ -3,6 +3,8 @@
 import ast
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,20 @@ from scripts.harness import config as configuration
 from scripts.harness import plan as planning
 from scripts.harness.errors import SweepError
 from scripts.harness.plan import Plan
+
+
+def quote_interpreter() -> None:
+    """Let rules run their scripts where the path of Python has blanks: Snakemake pastes it into a command unquoted."""
+    if shlex.quote(sys.executable) == sys.executable:
+        return
+    from snakemake.script import PythonScript
+
+    execute = PythonScript._execute_cmd
+
+    def quoted(self: Any, cmd: str, py_exec: str, **rest: Any) -> Any:
+        return execute(self, cmd, py_exec=shlex.quote(py_exec), **rest)
+
+    PythonScript._execute_cmd = quoted
 
 
 class Wildcards(Protocol):

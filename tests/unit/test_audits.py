@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scripts.analysis import audits
+from scripts.analysis import audits, texts
 from scripts.analysis.derive import derive
 from scripts.analysis.finding import Finding
 from tests.unit import analysis_case as case
@@ -39,8 +39,6 @@ FAILING: list[tuple[str, pd.DataFrame | None, dict[str, Any] | None]] = [
     ("A10", case.changed("tok_per_iter", C1=5.7), None),
     ("A11", None, case.context(startup={**case.CONTEXT["startup"], "peak_activation_gib": 1.3})),
     ("A12", case.changed("throttled", C8=True), None),
-    ("A12", case.changed("power_w_mean", C1=130.0), None),
-    ("A12", case.changed("temp_c_mean", C1=60.0), None),
     ("A14", case.changed("client_cpu_pct", C16=120.0), None),
     ("A14", case.changed("lost_stamp_frac", C16=0.2), None),
 ]
@@ -58,6 +56,14 @@ def test_an_audit_that_fails_bars_what_it_names(
         assert found[barred].reason is not None
         assert found[barred].reason.startswith("barred by")
         assert name in found[barred].barred_by
+
+
+@pytest.mark.parametrize("table", [case.changed("power_w_mean", C1=130.0), case.changed("temp_c_mean", C1=60.0)])
+def test_power_or_temperature_out_of_order_is_a_flag_that_bars_nothing(table: pd.DataFrame) -> None:
+    found = case.evaluate(table)
+    assert (found["A12"].outcome, found["A12"].bars) == ("fails", ())
+    assert "bars no finding" in texts.render(found["A12"])
+    assert found["F8"].barred_by == ()
 
 
 LACKING: list[tuple[str, pd.DataFrame | None, dict[str, Any] | None, str]] = [

@@ -10,6 +10,7 @@ import yaml
 
 from scripts.harness import config, plan
 from scripts.harness.errors import SweepError
+from scripts.harness.load.spec import FidelityLimits
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "config/schemas"
@@ -94,6 +95,14 @@ ROUND_REFUSALS = [
     ("sweeps/a/limits/scrape_interval_s", 1, "at most 0.5"),
     ("sweeps/a/limits/telemetry_interval_s", 0, "more than 0"),
     ("sweeps/a/limits/free_disk_mb", -1, "at least 0"),
+    ("sweeps/a/limits/fidelity", 1, "object"),
+    ("sweeps/a/limits/fidelity/lost_stamps_frac", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/lost_stamps_frac", 2, "at most 1"),
+    ("sweeps/a/limits/fidelity/lag_frac_of_itl", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/cpu_frac", 1.5, "at most 1"),
+    ("sweeps/a/limits/fidelity/clock_step_us", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/client_delay_frac", 0, "more than 0"),
+    ("sweeps/a/limits/fidelity/lag", 1, "unknown key 'lag'"),
     ("sweeps/a/limits/wait", 1, "unknown key 'wait'"),
 ]
 
@@ -167,6 +176,13 @@ def test_defaults_are_filled_in_at_every_depth(tmp_path: Path) -> None:
     assert sweep["load"]["requests_per_slot"] == 8
     assert sweep["limits"]["ready_s"] == 900
     assert sweep["server"]["arguments"] == {}
+
+
+def test_what_the_round_says_of_fidelity_is_what_the_client_knows(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text(yaml.safe_dump(ROUND))
+    limits = plan.read_round(file, ROOT)["sweeps"]["a"]["limits"]["fidelity"]
+    assert FidelityLimits(**limits) == FidelityLimits()
 
 
 def test_a_key_that_occurs_twice_is_refused(tmp_path: Path) -> None:

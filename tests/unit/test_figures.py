@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
+from scripts.analysis import burst, metrics, timeline
 from scripts.analysis import findings as rules
 from scripts.analysis.derive import Derived, derive
-from scripts.analysis.figures import NAMES, Extras, data, draw, overlay, render, style, to_bytes
+from scripts.analysis.figures import NAMES, Extras, draw, overlay, render, style, to_bytes
 from scripts.analysis.figures.words import LANGUAGES, WORDS, Words
 from tests.unit import analysis_case as case
 from tests.unit import levels as raw
@@ -364,66 +365,25 @@ def test_wrapping_counts_a_chinese_character_as_two() -> None:
     assert style.wrap("", 8) == [""]
 
 
-LAUNCH_NS = raw.ns(0)
-
-
-def level_rows() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two slots, two waves; request 1's second gap is a stall of 100 ms."""
-    arrivals = {0: (50, 60, 70), 1: (90, 100, 200), 2: (240, 250, 260), 3: (330, 340, 350)}
+def below() -> Extras:
+    """Return the tables below the level: two slots, two waves, request 1's second gap a stall of 100 ms, as level 4."""
+    arrivals = {0: (50, 60, 70), 1: (90, 100, 200), 2: (120, 250, 260), 3: (330, 340, 350)}
     sent = {0: 0, 1: 1, 2: 75, 3: 205}
-    requests = [
+    rows = [
         raw.request(number, times, sent_ms=sent[number], slot=number % 2, wave=number // 2)
         for number, times in arrivals.items()
     ]
-    requests.append(raw.request(9, (), sent_ms=300, status="failed", slot=0, wave=2))
-    chunks = [(number, raw.ns(time)) for number, times in arrivals.items() for time in times]
-    return pd.DataFrame(requests), pd.DataFrame(chunks, columns=["request_id", "arrival_ns"])
-
-
-def test_tables_below_the_level_are_made_from_raw_rows() -> None:
-    requests, chunks = level_rows()
-    histogram = data.itl_histogram(chunks, 2)
-    assert histogram["count"].sum() == 8
-    full = histogram[histogram["count"] > 0]
-    assert full["count"].tolist() == [7, 1]
-    assert (full["lo_ms"].to_numpy() <= [10, 100]).all() and (full["hi_ms"].to_numpy() > [10, 100]).all()
-    launch = data.launch(requests, 2)
-    assert launch.loc[launch["position"] > 0, ["position", "ttft_ms"]].to_numpy().tolist() == [[1, 50], [2, 89]]
-    assert sorted(launch.loc[launch["position"] == 0, "ttft_ms"]) == [125, 165]
-    spans = data.request_spans(requests, 2, LAUNCH_NS)
-    assert spans["failed"].sum() == 1 and spans["start_s"].iloc[0] == 0
-    assert spans["last_s"].max() == pytest.approx(0.35)
-    stalls = data.stall_spans(requests, chunks, 2, LAUNCH_NS, factor=2.0)
-    assert stalls[["slot", "start_s", "end_s"]].to_numpy().tolist() == [[1, pytest.approx(0.1), pytest.approx(0.2)]]
-
-
-def test_timeline_table_adds_devices_and_keeps_what_was_not_read_missing() -> None:
-    gauges = pd.DataFrame({"time_ns": [LAUNCH_NS, raw.ns(500)], "running": [1, 2], "waiting": [0, 0]})
-    telemetry = pd.DataFrame(
-        [(raw.ns(250), f"gpu{gpu}", "power_w", watt) for gpu, watt in ((0, 100.0), (1, 50.0))]
-        + [(raw.ns(250), "gpu0", "temperature_c", 60.0)],
-        columns=["time_ns", "device", "quantity", "value"],
+    rows.append(raw.request(9, (), sent_ms=300, status="failed", slot=0, wave=2))
+    level = metrics.read({"level": 4}, raw.requests(rows), raw.streams(arrivals))
+    return Extras(
+        itl_histogram=timeline.itl_histogram(level).to_pandas(),
+        launch=burst.positions(level.requests, level.concurrency).to_pandas(),
+        timeline=pd.DataFrame(
+            {"C": 4, "t_s": [0.0, 0.1], "running": [1, 2], "waiting": [1, 0], "kv_pct": [3.0, 9.0], "power_w": np.nan}
+        ),
+        requests=timeline.request_spans(level).to_pandas(),
+        stalls=timeline.stall_spans(level).to_pandas(),
     )
-    table = data.load_timeline(2, LAUNCH_NS, gauges, telemetry)
-    assert table["t_s"].tolist() == [0, 0.25, 0.5]
-    assert table["power_w"].dropna().tolist() == [150]
-    assert table["running"].isna().tolist() == [False, True, False]
-
-
-def below() -> Extras:
-    """Return the tables below the level of the rows above, as level 4 of the small case."""
-    requests, chunks = level_rows()
-    gauges = pd.DataFrame(
-        {"time_ns": [LAUNCH_NS, raw.ns(100)], "running": [1, 2], "waiting": [1, 0], "kv_pct": [3.0, 9.0]}
-    )
-    one = Extras(
-        itl_histogram=data.itl_histogram(chunks, 4),
-        launch=data.launch(requests, 4),
-        timeline=data.load_timeline(4, LAUNCH_NS, gauges),
-        requests=data.request_spans(requests, 4, LAUNCH_NS),
-        stalls=data.stall_spans(requests, chunks, 4, LAUNCH_NS, factor=2.0),
-    )
-    return data.together([one, Extras()])
 
 
 def test_figures_below_the_level() -> None:

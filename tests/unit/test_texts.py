@@ -132,7 +132,7 @@ def test_unknown_language_and_text() -> None:
 
 def test_missing_inputs_are_named_in_the_readers_language() -> None:
     found = Finding("F12", "finding", "not_evaluable", missing=("the previous round's levels", "itl_p99_ms"))
-    assert texts.render(found, "en").endswith("the table of levels of the previous round and itl_p99_ms are missing.")
+    assert texts.render(found, "en").endswith("the table of levels of the previous round and itl_p99_ms.")
     assert "上一轮各档的数据、itl_p99_ms" in texts.render(found, "zh")
 
 
@@ -158,7 +158,7 @@ VERDICTS: list[tuple[pd.DataFrame, dict[str, Any], str]] = [
     (case.levels(), case.CONTEXT, "The tail of ITL draws the knee"),
     (case.changed("itl_p99_ms", all=45.0), case.CONTEXT, "No knee in ITL"),
     (case.changed("itl_samples", C8=7), case.CONTEXT, "Whether there is jitter is not stated: barred by A8"),
-    (case.without("itl_p50_ms"), case.CONTEXT, "Whether there is jitter cannot be evaluated: itl_p50_ms is missing"),
+    (case.without("itl_p50_ms"), case.CONTEXT, "Whether there is jitter cannot be evaluated, for lack of itl_p50_ms"),
     (case.levels().assign(requests_ok=0), case.CONTEXT, "No request succeeded at any level"),
     (case.changed("requests_ok", C16=0), case.CONTEXT, "No request succeeded at C=16"),
     (case.levels()[:1], case.CONTEXT, "Only C=1 was measured"),
@@ -189,6 +189,9 @@ def test_leads_change_with_the_data() -> None:
         "Further throughput does not cost more"
     )
     assert leads_of(case.changed("output_tok_s", C16=90.0))["tradeoff"].startswith("More concurrency brings no more")
+    slower = leads_of(case.changed("output_tok_s", C4=15.0))["tradeoff"]
+    assert slower.startswith("More concurrency does not always bring more") and slower.endswith("the step to C=4.")
+    assert leads_of(case.changed("ttft_p99_ms", C4=70.0, C8=160.0))["tradeoff"].startswith("The last tokens per second")
     assert leads_of(case.without("ttft_p99_ms"))["tradeoff"].startswith("What a further token per second costs cannot")
     assert leads_of(case.changed("kv_peak_pct", C16=100.0))["kv"] != plain["kv"]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from scripts.analysis import slo
 from scripts.analysis.figures import kv_pool, style, tradeoff
 from scripts.analysis.figures.words import Words
 
@@ -71,7 +72,7 @@ def _tradeoff(members: Sequence[Member], words: Words, title: str) -> Figure:
     if not np.isfinite(values).any() or right == 0:
         return style.missing(title, words("missing", what="output_tok_s, ttft_p99_ms"), {}, words)
     axes.set_xlim(-0.03 * right, right * 1.08)
-    tier_values = sorted({tier * 1000 for member in members for tier in style.tiers(member.context)})
+    tier_values = sorted({tier * 1000 for member in members for tier in slo.tiers_of(member.context)})
     style.log_axis(axes, [*values, *[tier for tier in tier_values if tier <= np.nanmax(values) * 3]], pad=1.35)
     tradeoff.draw_tiers(axes, tier_values, words)
     for member, color, marker in zip(members, colors(members), _MARKERS * 4, strict=False):

@@ -166,14 +166,6 @@ def point_of(value: Any) -> int | None:
     return int(found)
 
 
-def tiers(context: Mapping[str, Any]) -> list[float]:
-    """Return the configured SLO tiers on p99 TTFT, in seconds, ascending."""
-    found = context.get("slo_ttft_p99_s")
-    if found is None:
-        found = (context.get("thresholds") or {}).get("slo_ttft_p99_s")
-    return sorted(float(value) for value in (found if found is not None else []))
-
-
 def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequence[str] = ()) -> dict[int, str]:
     """Return the levels that must not be trusted in a figure that carries ``claims``, with the reason: drawn hollow.
 

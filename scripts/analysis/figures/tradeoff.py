@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from scripts.analysis import slo
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
@@ -35,9 +36,9 @@ def draw(
     hollow = [level in reasons for level in style.concurrency(levels)]
     figure, axes = style.new_figure()
     color = style.round_color(context)
-    right = float(throughput[usable].max()) * 1.08
+    right = float(throughput[usable].max()) * 1.08 or 1.0
     axes.set_xlim(-0.03 * right, right)
-    tier_values = [tier * 1000 for tier in style.tiers(context)]
+    tier_values = [tier * 1000 for tier in slo.tiers_of(context)]
     values = [*p50[usable], *p99[usable]]
     near = [tier for tier in tier_values if tier <= np.nanmax(values) * 3]
     style.log_axis(axes, [*values, *near], pad=1.35)

@@ -38,7 +38,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "reason.audit": ("audit {id} failed", "审计 {id} 未通过"),
     "reason.none_ok": ("no request succeeded", "没有一个请求成功"),
     "missing": (
-        "Not drawn: {what} is missing from the levels table.",
+        "Not drawn: the levels table lacks {what}.",
         "无法绘制:档位表里缺 {what}。",
     ),
     "missing.levels": ("Not drawn: the table has no level.", "无法绘制:表里没有任何档。"),

@@ -132,7 +132,7 @@ def claims_of(findings: Sequence[Finding], texts: Mapping[str, tuple[str, ...]],
     for finding in findings:
         prefix = "outcome.audit." if finding.kind == "audit" else "outcome."
         first, *rest = texts[finding.id] or ("",)
-        numbers = tuple((name, _plain(name, value)) for name, value in finding.numbers.items())
+        numbers = tuple((name, _plain(name, value, words)) for name, value in finding.numbers.items())
         made[finding.id] = Claim(
             finding.id,
             finding.kind,
@@ -146,14 +146,18 @@ def claims_of(findings: Sequence[Finding], texts: Mapping[str, tuple[str, ...]],
     return made
 
 
-def _plain(name: str, value: Any) -> str:
+def _plain(name: str, value: Any, words: Words) -> str:
     """Write a number of a rule: as the report shows it where its name is a metric's, else as it is."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
+    if isinstance(value, bool):
+        return words("rule.yes" if value else "rule.no")
+    if value is None or isinstance(value, str):
         return str(value) if value is not None else "–"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
         return shown(name, value) if definition(name) is not None else f"{value:,.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(name, one, words) for one in value) or "–"
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

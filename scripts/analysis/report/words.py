@@ -25,7 +25,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "outcome.audit.fails": ("failed", "未通过"),
     "outcome.audit.not_evaluable": ("cannot be evaluated", "无法判定"),
     "not_known": ("not known", "未知"),
-    "cannot": ("cannot be evaluated: {what} is missing", "无法判定:缺 {what}"),
+    "cannot": ("cannot be evaluated: missing {what}", "无法判定:缺 {what}"),
     "card.operating": ("Recommended operating point", "推荐运行点"),
     "card.operating.none": ("No level keeps TTFT p99 within {tier} s", "没有一档的 p99 TTFT 在 {tier} 秒以内"),
     "card.operating.gain": ("{gain}× the throughput of a single stream", "吞吐是单流的 {gain} 倍"),

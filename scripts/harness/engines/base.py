@@ -65,6 +65,10 @@ class Engine(Protocol):
         """Return the command that starts the server with the ``resolved`` settings on ``host:port``."""
         ...
 
+    def uses_gpu(self, resolved: Mapping[str, Any]) -> bool:
+        """Whether the server would use a GPU if the machine has one."""
+        ...
+
     def base_url(self, resolved: Mapping[str, Any], host: str, port: int) -> str:
         """Return the URL the load is sent to, without a trailing slash (no ``/v1``)."""
         ...

@@ -50,6 +50,9 @@ class LlamaCppEngine:
         ours = sorted(OPTIONS_NOT_OURS & set(arguments))
         if ours:
             raise SweepError(f"server.arguments: {ours[0]} is set by the pipeline; use server.model or server.port")
+        nested = sorted(key for key, value in arguments.items() if isinstance(value, dict | list))
+        if nested:
+            raise SweepError(f"server.arguments.{nested[0]}: expected one value, found {arguments[nested[0]]}")
         if binary is None:
             from scripts.harness.engines.host_llama_cpp import OPTIONS
 
@@ -61,10 +64,10 @@ class LlamaCppEngine:
                     "set server.binary to use a llama-server of yours"
                 )
         tokens = int(workload["input_tokens"]) + int(workload["output_tokens"])
-        slots = int(arguments.setdefault("parallel", max(levels)))
+        slots = _whole(arguments, "parallel", max(levels))
         if slots < 1:
             raise SweepError(f"server.arguments.parallel: expected at least 1 slot, found {slots}")
-        context = int(arguments.setdefault("ctx-size", slots * tokens))
+        context = _whole(arguments, "ctx-size", slots * tokens)
         shared = bool(arguments.get("kv-unified"))
         per_slot = context if shared else -(-(context // slots) // SLOT_MULTIPLE) * SLOT_MULTIPLE
         if per_slot < tokens:
@@ -110,6 +113,10 @@ class LlamaCppEngine:
         if binary is None:
             environment["PYTHONPATH"] = "."
         return Command(tuple(argv), environment)
+
+    def uses_gpu(self, resolved: Mapping[str, Any]) -> bool:
+        """A binary of the user's may; the wheel's server does not."""
+        return resolved["binary"] is not None  # the wheel is built for the CPU
 
     def base_url(self, resolved: Mapping[str, Any], host: str, port: int) -> str:
         """Return the server's own address."""
@@ -182,6 +189,16 @@ class LlamaCppEngine:
             return f"xllamacpp {version('xllamacpp')}"
         except PackageNotFoundError:
             return str(build) if build else None
+
+
+def _whole(arguments: dict[str, Any], option: str, default: int) -> int:
+    """Return an option that is a whole number; fill it in where it is left out."""
+    if arguments.get(option) is None:
+        arguments[option] = default
+    value = arguments[option]
+    if isinstance(value, bool) or not str(value).lstrip("-").isdecimal():
+        raise SweepError(f"server.arguments.{option}: expected a whole number, found {value!r}")
+    return int(value)
 
 
 def _below_root(path: Path) -> str:

@@ -50,6 +50,10 @@ class OpenaiEngine:
         """There is no command: the server is somebody else's."""
         raise SweepError(f"the server at {resolved['url']} is not started by the pipeline")
 
+    def uses_gpu(self, resolved: Mapping[str, Any]) -> bool:
+        """Nothing is started."""
+        return False  # it runs already
+
     def base_url(self, resolved: Mapping[str, Any], host: str, port: int) -> str:
         """Return the configured address."""
         return str(resolved["url"])

@@ -151,6 +151,10 @@ class VllmEngine:
             argv += spell(name, value, version)
         return Command(tuple(argv), environment, secret_env=secrets)
 
+    def uses_gpu(self, resolved: Mapping[str, Any]) -> bool:
+        """It does wherever there is one; on the CPU build no process will be found."""
+        return True
+
     def base_url(self, resolved: Mapping[str, Any], host: str, port: int) -> str:
         """Return the server's own address."""
         return f"http://{host}:{port}"

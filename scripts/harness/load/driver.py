@@ -295,7 +295,8 @@ class _Crew:
             self._buffers[index] = rest
             for line in lines:
                 event = json.loads(line)
-                self._states[index] = event
+                if event.get("phase") == self._phase or event["event"] != "progress":
+                    self._states[index] = event  # a late word of the warm-up says nothing of the load
                 found.append((index, event))
         return found
 
