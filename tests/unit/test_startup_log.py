@@ -8,7 +8,7 @@ import pytest
 from scripts.harness.errors import SweepError
 from scripts.harness.startup_log import __main__ as door
 from scripts.harness.startup_log import detect_engine, explain, read
-from scripts.harness.startup_log.common import clean, make_line, redact, relevant_lines
+from scripts.harness.startup_log.common import clean, make_line, redact, redact_log, relevant_lines
 from scripts.harness.startup_log.literals import settings
 
 LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
@@ -96,6 +96,12 @@ def test_a_log_that_breaks_off_anywhere_says_what_it_printed_until_then() -> Non
         text = fixture(name)
         for cut in range(0, len(text), 7):
             read(text[:cut])
+
+
+def test_a_log_that_is_kept_holds_no_key() -> None:
+    log = f"non-default args: {{'api_key': ['sk-0123'], 'model': 'x'}}\n{BOOT}Authorization: Bearer abc-123\n"
+    kept = redact_log(log)
+    assert kept == f"non-default args: {{'api_key': ***, 'model': 'x'}}\n{BOOT}Authorization: Bearer ***\n"
 
 
 def test_an_unknown_shape_at_the_very_end_is_still_an_error() -> None:

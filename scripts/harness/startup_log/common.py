@@ -355,6 +355,31 @@ def redact(text: str) -> str:
     return text
 
 
+_MARKS = ("api_key", "api-key", "apikey", "hf_", "hf-token", "hub_token", "password", "secret", "bearer ", "sk-")
+
+
+def redact_log(text: str) -> str:
+    """Return a whole log with :func:`redact` applied to each line that may hold a secret; the others stay as they
+    are."""
+    small = text.lower()
+    if len(small) != len(text):  # a letter whose small form is longer: places would not agree
+        small = text
+    starts: set[int] = set()
+    for mark in _MARKS:
+        at = small.find(mark)
+        while at != -1:
+            starts.add(small.rfind("\n", 0, at) + 1)
+            end = small.find("\n", at)
+            at = -1 if end == -1 else small.find(mark, end)
+    pieces, done = [], 0
+    for start in sorted(starts):
+        end = text.find("\n", start)
+        end = len(text) if end == -1 else end
+        pieces += [text[done:start], redact(text[start:end])]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
 def redact_value(key: str, value: Any) -> Any:
     """Return a parsed setting with what its key marks as secret replaced."""
     if SECRET_KEY.search(key) and value is not None:
