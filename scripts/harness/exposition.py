@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,16 @@ def parse(text: str) -> Page:
     for (name, labels), value in by_series.items():
         by_name.setdefault(name, []).append((labels, value))
     return Page(by_series, tuple(malformed), text == "" or text.endswith("\n"), by_name)
+
+
+def parse_whole(text: str) -> Page:
+    """Return the samples of a page's whole lines. The rest of a page that was cut is listed in ``malformed``: the
+    beginning of a number is another number, and a counter would seem to have gone down."""
+    whole, end, rest = text.rpartition("\n")
+    page = parse(whole + end)
+    if not rest.strip() or rest.startswith("#"):
+        return page
+    return replace(page, malformed=(*page.malformed, (text.count("\n") + 1, rest[:400])), complete=False)
 
 
 def _drop_exemplar(raw: str) -> str:
@@ -383,7 +393,7 @@ def _delta(before: float | None, after: float | None) -> float | None:
 def deltas(before: str, after: str) -> dict[str, Any]:
     """Return what happened between two pages: tokens, requests, FLOPs, and means over the window only (sum of the
     window / count of the window). All None if the server was restarted in between."""
-    first, second = parse(before), parse(after)
+    first, second = parse_whole(before), parse_whole(after)
     restarted = bool(went_down(first, second))
     old, new = values_of(first), values_of(second)
 
@@ -506,8 +516,8 @@ def window(
     A counter that went down between any two pages sets ``restarted``; the deltas are then None. Pages with damaged
     lines are counted and their lines quoted under ``malformed``.
     """
-    first, last = parse(before), parse(after)
-    pages = [(time, parse(page)) for time, page in sorted(during, key=lambda pair: pair[0])]
+    first, last = parse_whole(before), parse_whole(after)
+    pages = [(time, parse_whole(page)) for time, page in sorted(during, key=lambda pair: pair[0])]
     order = [first, *(page for _, page in pages), last]
     fallen: list[str] = []
     previous: Page | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scripts.analysis import schema
+from scripts.harness.load.secrets import scrub_text, secrets_of
 
 TIMEOUT_S = 5.0
 ROWS_PER_BATCH = 16
@@ -16,7 +17,8 @@ class Scraper:
     """Pages of one level. ``scrape`` asks once; ``start`` and ``stop`` bracket a thread that asks every ``interval_s``.
 
     Pages are appended to ``PATH.partial`` (an Arrow stream, readable up to its last batch after a crash) at least once
-    a second; ``close`` turns it into parquet. A page that could not be had is a row with ``error``.
+    a second; ``close`` turns it into parquet. A page that could not be had is a row with ``error``. What is secret in
+    the ``headers`` is replaced where a page repeats it.
     """
 
     def __init__(self, targets: Mapping[str, str], headers: Mapping[str, str], path: Path, interval_s: float) -> None:
@@ -27,6 +29,7 @@ class Scraper:
         self.path = path
         self.interval_s = interval_s
         self._partial = path.with_name(path.name + ".partial")
+        self._secrets = secrets_of(headers)
         self._client = httpx.Client(trust_env=False, timeout=TIMEOUT_S, headers=dict(headers))
         self._schema = schema.arrow("scrapes")
         self._sink = pa.OSFile(str(self._partial), "wb")
@@ -108,7 +111,7 @@ class Scraper:
 
         try:
             response: httpx.Response = self._client.get(url)
-            return response.status_code, response.text, None
+            return response.status_code, scrub_text(response.text, self._secrets), None
         except httpx.HTTPError as error:
             return None, None, f"{type(error).__name__}: {error}"
 

@@ -17,6 +17,7 @@ from scripts.harness import engines, gpu, process, supervisor
 from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
 from scripts.harness.lock import MACHINE_LOCK, Lock
+from scripts.harness.startup_log.common import redact_log
 
 HOST = "127.0.0.1"
 GRACE_S = 2.0
@@ -363,7 +364,9 @@ def _startup_text(engine: Engine, resolved: Mapping[str, Any], output: Path) -> 
     if engine.attaches_only:
         log = resolved.get("log")
         output = Path(str(log)) if log is not None else output
-    return output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+    text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+    # Somebody else's log may show the key its server was started with, and what is kept here travels.
+    return redact_log(text) if engine.attaches_only else text
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,15 @@ def test_the_kv_peak_is_that_of_the_fullest_engine() -> None:
     assert found["kv_peak_pct"] == pytest.approx(60.0)
 
 
+def test_a_number_cut_in_two_is_no_restart() -> None:
+    series = 'vllm:generation_tokens_total{engine="0",model_name="x"} '
+    cut = f'vllm:prompt_tokens_total{{engine="0",model_name="x"}} 5\n{series}90'  # of 905
+    found = window(f"{series}500\n", f"{series}950\n", [(1, cut)])
+    assert (found["restarted"], found["server_generation_tokens"]) == (False, 450)
+    assert found["malformed"] == [{"page": "during 1", "lines": [{"line": 2, "text": f"{series}90"}]}]
+    assert deltas(f"{series}500\n", cut)["restarted"] is False
+
+
 def test_a_counter_that_went_down_means_a_restart() -> None:
     found = window(page(AFTER), page(BEFORE), [])
     assert found["restarted"] is True

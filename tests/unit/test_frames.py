@@ -190,6 +190,42 @@ def test_words_of_a_refusal_are_kept(body: bytes, words: str) -> None:
     assert (reading.error_kind, reading.error_message) == ("http_status", words)
 
 
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 4.0, "completion_tokens": 2.0}, (4, 2, "usage")),
+        ({"prompt_tokens": -5, "completion_tokens": -3}, (None, 2, "frames")),
+        ({"prompt_tokens": 10**15, "completion_tokens": 10**15}, (None, 2, "frames")),
+        ({"prompt_tokens": "4", "completion_tokens": True}, (None, 2, "frames")),
+        (None, (None, 2, "frames")),
+    ],
+)
+def test_a_count_that_can_be_none_is_not_there(usage: Any, expected: tuple[int | None, int, str]) -> None:
+    frames = b'data: {"choices":[{"text":"x"}]}\n\ndata: {"choices":[{"text":"y","finish_reason":"length"}]}\n\n'
+    last = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
+    reading = read([(1, frames + last)], 2)
+    assert (reading.prompt_tokens, reading.output_tokens, reading.tokens_source) == expected
+    assert reading.error_kind is None
+
+
+@pytest.mark.parametrize("behind", [b"data: [DONE]\n\n", b"data: {broken\n\n", b"\xff\xfe not a stream"])
+def test_what_comes_behind_the_end_says_nothing(behind: bytes) -> None:
+    body = b'data: {"choices":[{"text":"x","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
+    reading = read([(1, body + behind)], 1)
+    assert (reading.error_kind, reading.output_tokens, reading.text) == (None, 1, "x")
+
+
+def test_a_raw_control_character_in_a_text_is_taken() -> None:
+    reading = read([(1, b'data: {"choices":[{"text":"a\x00b","finish_reason":"length"}]}\n\n')], 1)
+    assert (reading.error_kind, reading.text) == (None, "a\x00b")
+
+
+def test_a_refusal_without_words_gets_some() -> None:
+    redirect, plain = read([], 4, status=307), read([], 4, status=503)
+    assert redirect.error_message == "a redirect, which is not followed; give the address it leads to"
+    assert plain.error_message == "status 503 without words"
+
+
 def test_error_words_ignore_what_is_no_error() -> None:
     assert error_words({"choices": [], "error": None, "message": "x", "code": 1}) is None
     assert error_words({"error": {"code": 500}}) == '{"code": 500}'

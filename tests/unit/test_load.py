@@ -209,6 +209,53 @@ def test_a_refusal_is_a_failure_with_the_servers_words(tmp_path: Path, status: i
     assert result.counts["failures"] == {"http_status": 1}
 
 
+@pytest.mark.parametrize("status", [200, 401])
+@pytest.mark.parametrize("fragment", [0, 3])
+def test_a_key_that_the_server_repeats_is_written_nowhere(tmp_path: Path, status: int, fragment: int) -> None:
+    key = "sk-0123456789-abcdef"
+    body = json.dumps({"error": {"message": f"key {key} is wrong"}}).encode()
+    frames = [(0.0, b"data: " + body + b"\n\n" if status == 200 else body)]
+    script = Script(frames, status=status, framing="length", fragment=fragment)
+    with Replay([script]) as server:
+        spec = spec_for(server.base_url, headers={"authorization": f"Bearer {key}"})
+        result = run(spec, tmp_path / "out", keep_journal=True)
+        assert f"Bearer {key}".encode() in server.requests[0]
+    (row,) = rows_of(result)
+    assert row["error_message"] == f"key {'*' * len(key)} is wrong"
+    assert key not in json.dumps(row)
+    for block in read_journal(tmp_path / "out" / "journal-0.bin"):
+        assert key not in str(block if isinstance(block, list) else block.payload)
+
+
+def test_files_of_an_earlier_load_do_not_stand_for_one_that_breaks_off(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("requests.parquet", "chunks.parquet", "summary.json"):
+        (out / name).write_text("an earlier load")
+    with pytest.raises(SweepError, match="client process 0"), FakeServer("even") as server:
+        run(spec_for(server.base_url, prompts=[5]), out)  # a prompt that is none: the client process fails
+    assert not (out / "summary.json").exists()
+    assert b"an earlier load" not in b"".join(path.read_bytes() for path in out.iterdir())
+
+
+def test_a_full_disk_keeps_the_journals_and_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scripts.harness.load import convert as convert_module
+
+    def full(*_: Any) -> None:
+        (tmp_path / "out" / "requests.parquet.new").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(convert_module, "_second_pass", full)
+    with pytest.raises(OSError, match="No space"), FakeServer("even") as server:
+        run(spec_for(server.base_url), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").glob("*.bin")] == ["journal-0.bin"]
+    assert not list((tmp_path / "out").glob("*.new"))
+    monkeypatch.undo()
+    assert salvage(tmp_path / "out")["requests_ok"] == 1
+
+
 def test_a_stream_that_is_cut_keeps_its_tokens(tmp_path: Path) -> None:
     _, script = scenario(STREAMS / "truncated.json")
     row, chunks, _ = replay_one(tmp_path, Script(script.frames, framing="broken"), output_tokens=8)

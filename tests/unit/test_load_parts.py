@@ -15,7 +15,8 @@ from scripts.harness.load.convert import Observed
 from scripts.harness.load.fidelity import fidelity_block
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import NO_STAMP, JournalWriter, Reads, read_journal
-from scripts.harness.load.spec import FidelityLimits, spec_from_json
+from scripts.harness.load.secrets import scrub_bytes, scrub_text, secrets_of
+from scripts.harness.load.spec import FidelityLimits, Timeouts, spec_from_json
 from scripts.harness.load.worker import Bodies
 from scripts.harness.progress import Bar, describe, seconds_left
 
@@ -93,10 +94,27 @@ def test_spec_travels_as_json_and_keeps_secrets_out_of_the_record() -> None:
     assert secret.public()["headers"] == ["authorization"]
 
 
+@pytest.mark.parametrize("url", ["me:word@localhost:80", "http://me:word@localhost:80"])
+def test_a_password_in_the_address_is_not_repeated(url: str) -> None:
+    with pytest.raises(SweepError) as refused:
+        spec(base_url=url)
+    assert "word@" not in str(refused.value) and "me:" not in str(refused.value)
+
+
+def test_what_is_secret_in_headers() -> None:
+    headers = {"authorization": "bearer s3cret-key", "x-api-key": "other-key", "x-short": "EMPTY"}
+    assert secrets_of(headers) == ("s3cret-key", "other-key")
+    assert scrub_text("no s3cret-key, EMPTY", secrets_of(headers)) == "no **********, EMPTY"
+    assert scrub_bytes(b"a other-key b", [b"other-key"]) == b"a ********* b"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"base_url": "localhost:80"}, "not of the form"),
+        ({"base_url": "http://me:word@localhost:80"}, "holds a user name, password"),
+        ({"base_url": "http://localhost:80?key=word"}, "holds a user name, password"),
+        ({"timeouts": Timeouts(total_s=0)}, "total_s is 0 s; it must be more than 0"),
         ({"concurrency": 0}, "concurrency is 0"),
         ({"requests": 0}, "requests is 0"),
         ({"output_tokens": 0}, "output_tokens is 0"),

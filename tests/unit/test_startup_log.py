@@ -8,7 +8,7 @@ import pytest
 from scripts.harness.errors import SweepError
 from scripts.harness.startup_log import __main__ as door
 from scripts.harness.startup_log import detect_engine, explain, read
-from scripts.harness.startup_log.common import clean, make_line, redact, relevant_lines
+from scripts.harness.startup_log.common import clean, make_line, redact, redact_log, relevant_lines
 from scripts.harness.startup_log.literals import settings
 
 LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
@@ -75,6 +75,52 @@ def test_an_unknown_shape_is_an_error_that_quotes_the_line(line: str) -> None:
         read(f"first\n{line}\n", "vllm", "boot.log")
     assert line in str(caught.value)
     assert "boot.log:2" in str(caught.value)
+
+
+BOOT = (
+    "(EngineCore_DP0 pid=70) INFO 04-02 08:00:00 [gpu_worker.py:300] Available KV cache memory: 12.25 GiB\n"
+    "(EngineCore_DP0 pid=70) INFO 04-02 08:00:01 [kv_cache_utils.py:90] GPU KV cache size: 200,704 tokens\n"
+    "(EngineCore_DP0 pid=70) INFO 04-02 08:00:01 [kv_cache_utils.py:95] Maximum concurrency for 8,192 tokens per "
+    "request: 24.50x\n(APIServer pid=1) INFO:     Application startup complete.\n"
+)
+
+
+def test_a_log_that_breaks_off_anywhere_says_what_it_printed_until_then() -> None:
+    whole = read(BOOT)
+    assert (whole["kv_cache_gib"], whole["kv_cache_tokens"], whole["max_concurrency_x"]) == (12.25, 200704, 24.5)
+    for cut in range(len(BOOT)):
+        record = read(BOOT[:cut], "vllm")
+        for name in ("kv_cache_gib", "kv_cache_tokens"):
+            assert record[name] in (None, whole[name])
+    for name in ("vllm-0.10.2-account", "vllm-0.6.3-key-value-profile", "llama-2025-09-metal-iswa"):
+        text = fixture(name)
+        for cut in range(0, len(text), 7):
+            read(text[:cut])
+
+
+def test_a_log_that_is_kept_holds_no_key() -> None:
+    log = f"non-default args: {{'api_key': ['sk-0123'], 'model': 'x'}}\n{BOOT}Authorization: Bearer abc-123\n"
+    kept = redact_log(log)
+    assert kept == f"non-default args: {{'api_key': ***, 'model': 'x'}}\n{BOOT}Authorization: Bearer ***\n"
+
+
+def test_an_unknown_shape_at_the_very_end_is_still_an_error() -> None:
+    with pytest.raises(SweepError, match="lots of tokens"):
+        read("first\nGPU KV cache size: lots of tokens", "vllm")
+
+
+def test_the_words_of_a_prompt_are_no_statement_of_the_server() -> None:
+    words = "GPU KV cache size: 5 tokens and EngineCore failed to start. CUDA out of memory"
+    line = (
+        f"(APIServer pid=1) INFO 04-02 08:05:00 [logger.py:40] Received request cmpl-1: prompt: '{words}', params: x\n"
+    )
+    record = read(BOOT + line)
+    assert (record["kv_cache_tokens"], record["outcome"], record["boots_in_file"]) == (200704, "ok", 1)
+
+
+def test_a_line_wrapped_right_behind_the_colon_is_read() -> None:
+    record = read("INFO 04-02 08:00:01 [kv_cache_utils.py:90] GPU KV cache size:\n98,304 tokens\n", "vllm")
+    assert record["kv_cache_tokens"] == 98304
 
 
 def test_source_code_in_a_traceback_is_no_statement() -> None:

@@ -460,7 +460,7 @@ def _joined(pieces: list[str]) -> str:
 
 
 def _count(value: Any, otherwise: int | None) -> int | None:
-    """Return a number of tokens, as some servers write it 12.0 too; what can be none (negative, absurd) is not there."""
+    """Return a number of tokens, which some servers write 12.0; what can be none (negative, absurd) is not there."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 <= value < 1 << 31 else otherwise

@@ -52,8 +52,8 @@ class JournalWriter:
     """Collects reads and events and hands them, block by block, to a thread that compresses and writes them.
 
     ``reads``, ``before`` and ``after`` are plain lists to append to: events that must precede the reads of the same
-    block (begin, head) go to ``before``, those that must follow (end) to ``after``. ``secrets`` are never written: where
-    a server repeats one, asterisks stand for it.
+    block (begin, head) go to ``before``, those that must follow (end) to ``after``. ``secrets`` are never written:
+    where a server repeats one, asterisks stand for it.
     """
 
     def __init__(self, path: Path, secrets: Sequence[str] = ()) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 MIN_LENGTH = 6
 """Shorter header values are no keys, and replacing them would change what a model said."""
-_SCHEMES = ("Bearer ", "Basic ", "Token ")
+_SCHEMES = ("bearer ", "basic ", "token ")
 
 
 def secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
@@ -15,11 +15,10 @@ def secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
     """
     found = []
     for value in headers.values():
-        for scheme in _SCHEMES:
-            if value[: len(scheme)].lower() == scheme.lower():
-                value = value[len(scheme) :]
-        if len(value.strip()) >= MIN_LENGTH:
-            found.append(value.strip())
+        scheme = next((known for known in _SCHEMES if value.lower().startswith(known)), "")
+        secret = value[len(scheme) :].strip()
+        if len(secret) >= MIN_LENGTH:
+            found.append(secret)
     return tuple(found)
 
 

@@ -83,13 +83,12 @@ class LoadSpec:
     def __post_init__(self) -> None:
         url = urlsplit(self.base_url)
         if url.scheme not in ("http", "https") or not url.hostname:
-            raise SweepError(
-                f"base URL {self.base_url!r} is not of the form http://host:port; give the server's address"
-            )
+            shown = self.base_url.rpartition("@")[2]
+            raise SweepError(f"base URL {shown!r} is not of the form http://host:port; give the server's address")
         if url.username is not None or url.password is not None or url.query or url.fragment:
             raise SweepError(
-                "the base URL holds a user name, password, query or fragment, and it is stored with the measurement; give"
-                " the plain address, and the key through an environment variable"
+                "the base URL holds a user name, password, query or fragment, and it is stored with the measurement;"
+                " give the plain address, and the key through an environment variable"
             )
         for name, seconds in asdict(self.timeouts).items():
             if not seconds > 0:

@@ -296,13 +296,13 @@ _WHOLE = (
 
 
 def breaks_off(line: Line, trigger: str) -> bool:
-    """True if the log ends in this line, before what the ``trigger`` announces was printed whole: it was not printed."""
+    """True if the log ends in this line before what the ``trigger`` announces was printed whole: it is not printed."""
     if line.ended:
         return False
     rest = re.sub(
         r"\s+", " ", re.sub(r"-?\d+(?:[.,]\d+)*[.,]?$|-?\d+(?:[.,]\d+)*|-$", "N", line.text.partition(trigger)[2])
     ).strip()
-    return any(whole.strip().startswith(rest) for whole in _WHOLE)
+    return any(whole.lower().strip().startswith(rest.lower()) for whole in _WHOLE)
 
 
 def _matches(shape: Shape, line: Line) -> list[re.Match[str]]:
@@ -353,6 +353,31 @@ def redact(text: str) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
+
+
+_MARKS = ("api_key", "api-key", "apikey", "hf_", "hf-token", "hub_token", "password", "secret", "bearer ", "sk-")
+
+
+def redact_log(text: str) -> str:
+    """Return a whole log with :func:`redact` applied to each line that may hold a secret; the others stay as they
+    are."""
+    small = text.lower()
+    if len(small) != len(text):  # a letter whose small form is longer: places would not agree
+        small = text
+    starts: set[int] = set()
+    for mark in _MARKS:
+        at = small.find(mark)
+        while at != -1:
+            starts.add(small.rfind("\n", 0, at) + 1)
+            end = small.find("\n", at)
+            at = -1 if end == -1 else small.find(mark, end)
+    pieces, done = [], 0
+    for start in sorted(starts):
+        end = text.find("\n", start)
+        end = len(text) if end == -1 else end
+        pieces += [text[done:start], redact(text[start:end])]
+        done = end
+    return "".join([*pieces, text[done:]])
 
 
 def redact_value(key: str, value: Any) -> Any:
