@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import comparisons, examples, wiring
+from scripts.harness import comparisons, examples, rounds, wiring
 from scripts.harness import config as configuration
 from scripts.harness.errors import SweepError
 
@@ -40,6 +40,11 @@ def prepare(root: Path, members: list[str], allow_unlike: bool, name: str | None
         print(f"brought {path.relative_to(root)} from {examples.EXAMPLES}")
     machine, known = wiring.machine_name(root), comparisons.known_rounds(root / "results/raw")
     words = [comparisons.read(member, machine, known) for member in members]
+    for place, word in enumerate(words):
+        if any((word.entry, word.sweep) == (other.entry, other.sweep) for other in words[:place]):
+            raise SweepError(f"{word.text} would be compared with itself; name another round or sweep")
+    for entry in dict.fromkeys(word.entry for word in words):
+        whole(root / "results/raw" / entry)
     settings: dict[str, Any] = {"members": members, "allow_unlike": allow_unlike}
     settings["name"] = name if name is not None else comparisons.name_of(settings)
     entries = list(dict.fromkeys(word.entry for word in words))
@@ -60,6 +65,23 @@ def prepare(root: Path, members: list[str], allow_unlike: bool, name: str | None
         str(file.relative_to(root)),
     ]
     return settings["name"], command
+
+
+def whole(folder: Path) -> None:
+    """Refuse a round whose files are not all there or not what was measured, such as one that was copied by half."""
+    found = [f"{one.path} ({one.kind})" for one in rounds.verify(folder) if one.kind in ("missing", "changed")]
+    if any(folder.glob("*/c*/cell.json")):  # what the round and its sweeps need beside their levels
+        names = ["machine.json", "peaks.json"]
+        for sweep in sorted({path.parents[1].name for path in folder.glob("*/c*/cell.json")}):
+            names += [f"{sweep}/server/boot.json", f"{sweep}/server/startup.log"]
+        listed = {one.partition(" (")[0] for one in found}
+        found += [f"{name} (missing)" for name in names if name not in listed and not (folder / name).exists()]
+    if found:
+        shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+        raise SweepError(
+            f"results/raw/{folder.parent.name}/{folder.name} is not what was measured: {shown}; "
+            "copy the round again, or measure those levels again"
+        )
 
 
 def said(log: Path) -> str:
