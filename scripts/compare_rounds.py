@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,14 @@ def main(argv: list[str] | None = None) -> int:
     except SweepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if subprocess.call(command, cwd=root) != 0:
-        print(said(root / f"logs/compare_sweeps/{name}.log"), file=sys.stderr)
+    child = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace")
+    told: list[str] = []
+    with child:
+        for line in child.stderr or ():
+            print(line, end="", file=sys.stderr, flush=True)
+            told.append(line)
+    if child.returncode != 0:
+        print(said(root / f"logs/compare_sweeps/{name}.log", told), file=sys.stderr)
         return 1
     print(f"results/compare/{name}/compare.html")
     return 0
@@ -84,11 +92,15 @@ def whole(folder: Path) -> None:
         )
 
 
-def said(log: Path) -> str:
-    """Return the sentence a comparison was refused with, from its log."""
+def said(log: Path, told: Sequence[str] = ()) -> str:
+    """Return the sentence a comparison was refused with: from its log, else what an earlier step ended with among the
+    lines that were ``told`` (a raw file that cannot be read)."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
-    return f"error: {errors[-1]}" if errors else "error: the comparison could not be made; the lines above say why"
+    if errors:
+        return f"error: {errors[-1]}"
+    ends = [found[1] for line in told if (found := re.match(r"(?:[\w.]*Error|error): (.+)", line.strip()))]
+    return f"error: {ends[0]}" if ends else "error: the comparison could not be made; the lines above say why"
 
 
 if __name__ == "__main__":

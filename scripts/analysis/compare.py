@@ -65,7 +65,8 @@ class Difference:
         def shown(value: Any) -> str:
             return "(not given)" if value is None else str(value)
 
-        return f"{self.kind} {self.name}: {shown(self.before)} → {shown(self.after)}"
+        what = self.name if self.name == self.kind else f"{self.kind} {self.name}"
+        return f"{what}: {shown(self.before)} → {shown(self.after)}"
 
 
 @dataclass(frozen=True)

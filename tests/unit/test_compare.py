@@ -182,9 +182,7 @@ def test_several_changes_confound() -> None:
     found = compare.attribute(case.context(), after)
     assert found.status == "confounded"
     assert found.inputs == ("server enable_mfu_metrics", "driver driver")
-    assert found.sentence == (
-        "confounded by server enable_mfu_metrics: (not given) → True; driver driver: 500.10 → 600.1"
-    )
+    assert found.sentence == ("confounded by server enable_mfu_metrics: (not given) → True; driver: 500.10 → 600.1")
 
 
 def test_one_change_beside_something_unrecorded_is_not_a_cause() -> None:

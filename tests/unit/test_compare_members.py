@@ -261,3 +261,13 @@ def test_a_round_copied_by_half_is_refused_in_one_sentence(tmp_path: Path) -> No
         "c2/cell.json (changed)",
     ):
         assert words in str(found.value)
+
+
+def test_what_an_earlier_step_ended_with_is_the_sentence_at_the_end(tmp_path: Path) -> None:
+    told = ["Traceback (most recent call last):\n", "ValueError: c4/requests.parquet: column 'x' is missing\n"]
+    told += ["RuleException:\n", "CalledProcessError in file rules/counters.smk\n"]
+    log = tmp_path / "compare.log"
+    assert compare_rounds.said(log, told) == "error: c4/requests.parquet: column 'x' is missing"
+    assert "the lines above say why" in compare_rounds.said(log, ["WorkflowError:\n"])
+    log.write_text("12:00:00 error: unlike work\n")
+    assert compare_rounds.said(log, told) == "error: unlike work"
