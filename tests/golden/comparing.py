@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tests import more_cases
+
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-SHARED_CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+MORE = more_cases.folder("corpus")
 
 
 def cases(folder: Path, pattern: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Start-up logs with the right reading beside them: ours, and the handed corpus where it is present."""
+"""Start-up logs with the right reading beside them: ours, and further ones where MORE_CASES names them."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 
 from scripts.harness.errors import SweepError
 from scripts.harness.startup_log import read
-from tests.golden.comparing import FIXTURES, SHARED_CORPUS, cases, differences, update
+from tests.golden.comparing import FIXTURES, MORE, cases, differences, update
 
 TOLERANCE = 0.01
 OURS = cases(FIXTURES / "logs", "*.json")
-HANDED = sorted((SHARED_CORPUS / "logs").glob("open-*.json"))
+FURTHER = sorted((MORE / "logs").glob("open-*.json"))
 
 WRAPPERS = {
     "kubernetes": "2026-04-27T10:13:05.123456789Z stdout F {}",
@@ -61,9 +61,9 @@ def test_a_logger_around_the_server_changes_nothing(case: Path, wrapper: str) ->
     assert differences(expected, read(wrapped), TOLERANCE) == []
 
 
-@pytest.mark.skipif(not HANDED, reason="the handed corpus is not beside this checkout")
-@pytest.mark.parametrize("case", HANDED, ids=lambda case: case.stem)
-def test_handed_logs_are_read_right(case: Path) -> None:
+@pytest.mark.skipif(not FURTHER, reason="MORE_CASES names no further ones")
+@pytest.mark.parametrize("case", FURTHER, ids=lambda case: case.stem)
+def test_further_logs_are_read_right(case: Path) -> None:
     assert differences(expected_of(case), read(log_of(case), source=case.stem), TOLERANCE) == []
 
 

@@ -1,4 +1,4 @@
-"""Metric pages with the right reading beside them: ours, and the handed corpus where it is present."""
+"""Metric pages with the right reading beside them: ours, and further ones where MORE_CASES names them."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.exposition import deltas, read
-from tests.golden.comparing import FIXTURES, SHARED_CORPUS, cases, differences, update
+from tests.golden.comparing import FIXTURES, MORE, cases, differences, update
 
 OURS = cases(FIXTURES / "metrics", "*.json")
-HANDED = sorted((SHARED_CORPUS / "metrics").glob("open-*.json"))
+FURTHER = sorted((MORE / "metrics").glob("open-*.json"))
 
 
 @pytest.mark.parametrize("case", OURS, ids=lambda case: case.stem)
@@ -20,9 +20,9 @@ def test_our_pages_are_read_right(case: Path) -> None:
     assert differences(expected, found, 1e-9) == []
 
 
-@pytest.mark.skipif(not HANDED, reason="the handed corpus is not beside this checkout")
-@pytest.mark.parametrize("case", HANDED, ids=lambda case: case.stem)
-def test_handed_pages_are_read_right(case: Path) -> None:
+@pytest.mark.skipif(not FURTHER, reason="MORE_CASES names no further ones")
+@pytest.mark.parametrize("case", FURTHER, ids=lambda case: case.stem)
+def test_further_pages_are_read_right(case: Path) -> None:
     expected = json.loads(case.read_text(encoding="utf-8"))["expected"]
     page = case.with_suffix(".prom").read_text(encoding="utf-8")
     found = read(page)

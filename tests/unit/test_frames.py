@@ -10,10 +10,11 @@ import pytest
 from scripts.harness.load.convert import mark_lost
 from scripts.harness.load.frames import Frame, Reading, StreamParser, error_words, spread
 from scripts.harness.load.framing import Body, BodyEnd, Dechunker, Framing, framing_of
+from tests import more_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted((ROOT / "tests" / "fixtures" / "streams").glob("*.json"))
-HANDED = sorted((ROOT.parent / "shared" / "corpus" / "client").glob("*.json"))
+MORE = sorted(more_cases.folder("corpus", "client").glob("*.json"))
 
 
 def parts(path: Path) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
@@ -123,7 +124,7 @@ def test_any_cut_in_two_reads_the_same_tokens(path: Path) -> None:
         assert halves == whole, f"cut at {cut}"
 
 
-@pytest.mark.parametrize("path", HANDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MORE, ids=lambda path: path.stem)
 def test_handed_scenario(path: Path) -> None:
     found, frames = parts(path)
     expected = found["expected"]
@@ -142,10 +143,10 @@ def test_handed_scenario(path: Path) -> None:
     assert bytewise == reading
 
 
-def test_handed_scenarios_are_used_where_they_are() -> None:
-    if not HANDED:
-        pytest.skip("no ../shared/corpus/client beside this checkout")
-    assert len(HANDED) >= 10
+def test_further_scenarios_are_used_where_they_are() -> None:
+    if not MORE:
+        pytest.skip("MORE_CASES names no further streams")
+    assert len(MORE) >= 10
 
 
 @pytest.mark.parametrize(

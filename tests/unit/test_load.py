@@ -20,12 +20,13 @@ from scripts.harness.errors import SweepError
 from scripts.harness.load import PROMPT, LoadResult, LoadSpec, Progress, Timeouts, driver, run, salvage
 from scripts.harness.load.journal import read_journal
 from scripts.harness.load.summary import summarize
+from tests import more_cases
 from tests.fakeserver import FakeServer
 from tests.fakeserver.replay import Replay, Script, scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAMS = ROOT / "tests" / "fixtures" / "streams"
-HANDED = sorted((ROOT.parent / "shared" / "corpus" / "client").glob("*.json"))
+MORE = sorted(more_cases.folder("corpus", "client").glob("*.json"))
 SLACK_MS = 500.0
 """How much later than planned things may be on a busy machine."""
 
@@ -171,7 +172,7 @@ def test_unusual_heads(tmp_path: Path, change: dict[str, Any]) -> None:
     check_row(row, chunks, found["expected"], exact_times=True)
 
 
-@pytest.mark.parametrize("path", HANDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MORE, ids=lambda path: path.stem)
 def test_handed_scenario(tmp_path: Path, path: Path) -> None:
     found, script = scenario(path)
     expected = dict(found["expected"])
