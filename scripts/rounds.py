@@ -41,8 +41,22 @@ def _close(root: Path, options: argparse.Namespace) -> int:
     if not options.round:
         raise SweepError("no round was named; say: make close ROUND=demo")
     for folder in rounds.find(root / "results/raw", options.round, wiring.machine_name(root)):
+        missing = _unmeasured(root, folder)
         print(f"closed {folder.relative_to(root)}: {rounds.close(folder)} files, checksums in SHA256SUMS")
+        if missing:
+            print(f"not measured, and not measured any more: {', '.join(missing)}")
     return 0
+
+
+def _unmeasured(root: Path, folder: Path) -> list[str]:
+    """Return the levels the configuration asks of an open round of this machine and that were not measured."""
+    try:
+        plan = wiring.load(config.read_yaml(root / "config/config.yaml"), root, f"{folder.parent.name}/{folder.name}")
+    except SweepError:  # a configuration that is wrong keeps nobody from closing what was measured
+        return []
+    levels = [(s.name, f"c{level}") for s in plan.sweeps if s.measurable for level in s.levels]
+    levels += [(s.name, f"repeats/{n}/c{level}") for s in plan.sweeps if s.measurable for n, level in s.passes]
+    return [f"{sweep}/{level}" for sweep, level in levels if not (folder / sweep / level / "cell.json").exists()]
 
 
 def _verify(root: Path, options: argparse.Namespace) -> int:

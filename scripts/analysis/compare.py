@@ -4,7 +4,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from scripts.analysis import kv, noise
@@ -34,7 +34,7 @@ INPUTS = {
     "client": ("client_arguments",),
     "version": ("versions",),
     "engine": ("engine",),
-    "model": ("model", "model_name"),
+    "model": ("model", "model_name", "model_fingerprint"),
     "machine": ("machine", "instance"),
     "driver": ("driver", "cuda"),
     "device": ("gpu", "gpus", "device", "devices", "hardware"),
@@ -65,7 +65,8 @@ class Difference:
         def shown(value: Any) -> str:
             return "(not given)" if value is None else str(value)
 
-        return f"{self.kind} {self.name}: {shown(self.before)} → {shown(self.after)}"
+        what = self.name if self.name == self.kind else f"{self.kind} {self.name}"
+        return f"{what}: {shown(self.before)} → {shown(self.after)}"
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,27 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
                 for key in dict.fromkeys([*a, *b])
                 if not _same(a.get(key), b.get(key))
             ]
-    return found
+    return _without_doubles(found) + _order(before, after)
+
+
+def _without_doubles(found: Sequence[Difference]) -> list[Difference]:
+    """Leave out what repeats another difference, so that one change is one: the server's version where the package it
+    is made of is listed too, the model's fingerprint where its name or shape differs as well."""
+    versions = {(f"{one.name} {one.before}", f"{one.name} {one.after}") for one in found if one.kind == "version"}
+    models = [one for one in found if one.kind == "model"]
+    return [
+        one
+        for one in found
+        if not (one.kind == "version" and one.name == "server" and (one.before, one.after) in versions)
+        and not (one.name == "model_fingerprint" and (len(models) > 1 or one.before is None or one.after is None))
+    ]
+
+
+def _order(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Return the order of the levels both sides have, where they were not measured in the same."""
+    left, right = ({str(level): at for level, at in (side.get("order") or {}).items()} for side in (before, after))
+    orders = [", ".join(sorted(set(left) & set(right), key=side.__getitem__)) for side in (left, right)]
+    return [Difference("client", "order of levels", *orders)] if orders[0] != orders[1] else []
 
 
 def unrecorded(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
@@ -234,7 +255,7 @@ def unrecorded(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str
 
 def attribute(before: Mapping[str, Any], after: Mapping[str, Any]) -> Attribution:
     """Say what a difference between two rounds may be put down to: only the one input that changed, if it is one."""
-    changed = [one for one in differences(before, after) if one.kind != "workload"]
+    changed = differences(before, after)
     open_kinds = unrecorded(before, after)
     names = tuple(f"{one.kind} {one.name}" for one in changed)
     if len(changed) == 1 and not open_kinds:
@@ -296,6 +317,7 @@ def compare(
         )
     left, right = derive(before.levels, before.context), derive(after.levels, after.context)
     limits = Thresholds.of(after.context)
+    levels_differ = {row["C"] for row in left.rows} != {row["C"] for row in right.rows}
     shared = [row["C"] for row in left.rows if any(other["C"] == row["C"] for other in right.rows)]
     names = [prefix + name for name in metrics]
     both = ((left, before), (right, after))
@@ -311,7 +333,7 @@ def compare(
         unlike=unlike,
         differences=tuple(found),
         deltas=deltas,
-        knees=_knees(both, noises, limits, prefix),
+        knees=_knees(_sharing(both, shared) if levels_differ else both, noises, limits, prefix, levels_differ),
         levels=verdicts,
         pool={
             **pools(before.context, after.context),
@@ -363,7 +385,8 @@ def _runs(derived: Derived, side: Side, level: int, name: str) -> tuple[float, .
 def _between(both: Sides, name: str, limits: Thresholds) -> dict[int, noise.Between]:
     """Return the noise between runs of a metric at each level: one value from all repeats, else the stated default."""
     levels = sorted({row["C"] for derived, _ in both for row in derived.rows})
-    runs = [_runs(*one, level, name) for one in both for level in levels]
+    passes = {level: [_runs(*one, level, name) for one in both] for level in levels}
+    runs = [values for of_level in passes.values() for values in of_level]
     found = {}
     for level in levels:
         column = "requests_ok" if "itl_" not in name else "itl_p99_tail_requests"
@@ -373,7 +396,7 @@ def _between(both: Sides, name: str, limits: Thresholds) -> dict[int, noise.Betw
         ):  # gaps of one request are not independent: what counts is how many requests share the tail
             samples = [None if count is None else count * 20 for count in samples]
         default = noise.default_sd(name, limits.run_noise_pct / 100, samples, limits.run_noise_tail_pct / 100)
-        found[level] = noise.between(runs, default)
+        found[level] = noise.between(runs, default, passes[level])
     return found
 
 
@@ -403,17 +426,35 @@ def _delta(level: int, name: str, both: Sides, between: Mapping[int, noise.Betwe
         return Delta(level, name, before, after, delta, pct, None, None, "not evaluable", reason)
     width = before * (math.exp(band.log) - 1 if delta >= 0 else 1 - math.exp(-band.log))
     moved = abs(math.log(after / before)) > band.log
-    origin = f"bootstrap and {between[level].origin}"
+    origin = f"bootstrap and {band.origin}"
     share = 100 * width / before
     return Delta(
         level, name, before, after, delta, pct, width, origin, "moved" if moved else "within noise", None, share
     )
 
 
+def _sharing(both: Sides, shared: Sequence[int]) -> Sides:
+    """Return both sides with the levels they share only: a knee cannot move to a level that was not measured."""
+
+    def kept(side: Side) -> tuple[Derived, Side]:
+        table = side.levels[[number(level) in shared for level in side.levels["C"]]]
+        return derive(table, side.context), replace(side, levels=table)
+
+    return (kept(both[0][1]), kept(both[1][1])) if shared else both
+
+
 def _knees(
-    both: Sides, noises: Mapping[str, Mapping[int, noise.Between]], limits: Thresholds, prefix: str
+    both: Sides,
+    noises: Mapping[str, Mapping[int, noise.Between]],
+    limits: Thresholds,
+    prefix: str,
+    levels_differ: bool = False,
 ) -> tuple[Knee, ...]:
     """Compare the named rules. A difference that the draws of both sides make by themselves has not moved."""
+    if levels_differ and not {row["C"] for row in both[0][0].rows} & {row["C"] for row in both[1][0].rows}:
+        rules = [derived.sweep["rules"] for derived, _ in both]
+        values = [(rule, rules[0][rule]["value"], rules[1][rule]["value"]) for rule in KNEES]
+        return tuple(Knee(*value, None, "no level in common") for value in values)
     left, right = (derived for derived, _ in both)
     states = [derived.sweep["steady"] if prefix else derived.sweep for derived in (left, right)]
     differ = any(states[0]["rules"][rule]["value"] != states[1]["rules"][rule]["value"] for rule in KNEES)

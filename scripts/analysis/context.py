@@ -47,6 +47,7 @@ def build(
         "peaks": None if peaks is None else dict(peaks),
         "model": model,
         "model_name": boot["model"],
+        "model_fingerprint": first["plan"].get("model_fingerprint"),
         "max_num_seqs": _capacity(resolved),
         "max_model_len": _first(log.get("max_model_len"), resolved.get("context_per_slot")),
         "gpu_memory_utilization": log.get("gpu_memory_utilization"),

@@ -120,7 +120,7 @@ def f2(case: Case, found: Found) -> Finding:
     numbers = {
         "C": rule["value"],
         "efficiency_pct": get(case.derived.row(rule["value"]), "scaling_efficiency_pct"),
-        "top_C": top.get("C"),
+        "top_C": top.get("C") if top.get("C") != rule["value"] else None,
         "top_efficiency_pct": get(top, "scaling_efficiency_pct"),
         "threshold_pct": rule["threshold"],
         "levels_unknown": rule["levels_unknown"],
@@ -209,8 +209,8 @@ def f4(case: Case, found: Found) -> Finding:
         return judged("F4", False, numbers, variant="fails_no_onset")
     if p50 is None or p99 is None:
         return lacking("F4", ["itl_p50_ms and itl_p99_ms of a second level"], numbers)
-    ok = p50 < case.limits.itl_p50_growth_pct and p99 > case.limits.itl_p99_growth
-    return judged("F4", ok, numbers)
+    hidden, grown = p50 < case.limits.itl_p50_growth_pct, p99 > case.limits.itl_p99_growth
+    return judged("F4", hidden and grown, numbers, variant="fails_tail_flat" if hidden and not grown else None)
 
 
 def f5(case: Case, found: Found) -> Finding:
@@ -454,12 +454,16 @@ def f9(case: Case, found: Found) -> Finding:
         "attained_from_pct": first_attained,
         "attained_to_pct": last_attained,
         "attained_fall_points": fall,
+        "over_pct": max(
+            (value for value in (first_attained, last_attained) if value is not None and value > 100), default=None
+        ),
         "factor": ratio(roof["to_C"], roof["from_C"]),
         "threshold_points": case.limits.attained_fall_points,
     }
     if fall is None or roof["floor_growth_pct"] is None or roof["itl_p50_growth_pct"] is None:
         return lacking("F9", _roofline_missing(case), numbers)
-    return judged("F9", fall < case.limits.attained_fall_points, numbers)
+    ok = fall < case.limits.attained_fall_points
+    return judged("F9", ok, numbers, variant="holds_less" if ok and roof["gap_points"] < 0 else None)
 
 
 def _roofline_missing(case: Case) -> list[str]:
@@ -646,6 +650,7 @@ def f13(case: Case, found: Found) -> Finding:
         "itl_growth_pct": case.sweep["operating_itl_p50_growth_pct"],
         "itl_p99_ms": case.sweep["operating_itl_p99_ms"],
         "itl_limit_pct": case.limits.operating_itl_growth_pct,
+        **_better(case),
     }
     growth = number(numbers["itl_growth_pct"])
     numbers["itl_within"] = None if growth is None else growth <= case.limits.operating_itl_growth_pct
@@ -655,16 +660,36 @@ def f13(case: Case, found: Found) -> Finding:
     return judged("F13", row["status"] == "found", numbers, variant=variant if row["status"] == "found" else None)
 
 
+def _better(case: Case) -> dict[str, Any]:
+    """Return the level under the operating point that gives more throughput than it, if one does: the most of all."""
+    point = case.sweep["operating_point"]
+    rows = [
+        row for row in case.rows if get(row, "output_tok_s") is not None and point is not None and row["C"] <= point
+    ]
+    best = max(rows, key=lambda row: row["output_tok_s"], default=None)
+    if best is None or best["C"] == point:
+        return {"better_C": None, "better_tok_s": None}
+    return {"better_C": best["C"], "better_tok_s": best["output_tok_s"]}
+
+
+def _loss(case: Case) -> float | None:
+    """Return what the quiet fallback costs of the throughput, in percent; None where it costs none."""
+    loss = number(case.sweep["fallback_loss_pct"])
+    return loss if loss is not None and loss > 0 else None
+
+
 def f13b(case: Case, found: Found) -> Finding:
     """The recommended point against its neighbours."""
     after, sweep = case.sweep["next_level"], case.sweep
+    point, fallback = sweep["operating_point"], sweep["quiet_fallback"]
+    back = point is not None and fallback is not None and fallback < point
     numbers = {
-        "C": sweep["operating_point"],
+        "C": point,
         "next_C": after["C"],
         "next_gain_pct": after["output_tok_s_gain_pct"],
         "next_ttft_p99_s": after["ttft_p99_s"],
-        "fallback_C": sweep["quiet_fallback"],
-        "fallback_loss_pct": sweep["fallback_loss_pct"],
+        "fallback_C": fallback if back else None,
+        "fallback_loss_pct": _loss(case) if back else None,
     }
     if sweep["rules"]["operating_point"]["status"] == NOT_EVALUABLE:
         return lacking("F13b", _rule_missing(case, "operating_point"), numbers)
@@ -678,7 +703,9 @@ def f13b(case: Case, found: Found) -> Finding:
             "ttft_p99_ms of the next level": after["ttft_p99_s"],
         }
     )
-    return lacking("F13b", absent, numbers) if absent else judged("F13b", True, numbers)
+    if absent:
+        return lacking("F13b", absent, numbers)
+    return judged("F13b", True, numbers, variant="holds_loses" if after["output_tok_s_gain_pct"] <= 0 else None)
 
 
 def f14(case: Case, found: Found) -> Finding:
@@ -758,7 +785,7 @@ def r1(case: Case, found: Found) -> Finding:
         "slo_s": case.sweep["operating_slo_s"],
         "output_tok_s": case.sweep["operating"]["output_tok_s"],
         "fallback_C": case.sweep["quiet_fallback"],
-        "fallback_loss_pct": case.sweep["fallback_loss_pct"],
+        "fallback_loss_pct": _loss(case),
         "onset_C": case.sweep["jitter_onset"],
     }
     if base.outcome == NOT_EVALUABLE:

@@ -46,7 +46,7 @@ def memory_of(startup: Mapping[str, Any] | None, context: Mapping[str, Any]) -> 
     tokens = get(record, "kv_pool_tokens", "kv_cache_tokens", "kv_cache_tokens_derived")
     assumed = block is None and context.get("engine") == "vllm" and tokens is not None and tokens % VLLM_BLOCK == 0
     return Memory(
-        kv_pool_tokens=tokens,
+        kv_pool_tokens=tokens if tokens else None,  # a pool of nothing is no reading
         available_kv_gib=get(record, "available_kv_gib", "kv_cache_gib"),
         consumed_gib=first(get(record, "weights_plus_non_torch_gib", "consumed_gib"), weights_apart),
         peak_activation_gib=get(record, "peak_activation_gib", "activation_gib"),

@@ -1,6 +1,7 @@
 """Read a table of levels and its context, write what was derived from them."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,11 @@ TEXT_COLUMNS = frozenset(column.name for column in schema.LEVELS if column.type 
 OBJECTS = ("model", "startup", "previous_round_startup", "thresholds", "server_arguments", "client_arguments", "peaks")
 COUNTS = ("input_tokens", "output_tokens", "max_num_seqs", "max_model_len")
 QUANTITIES = ("peak_tflop_s", "peak_bandwidth_gb_s", "memory_total_gib", "gpu_memory_utilization", "operating_slo_s")
+NEVER_NEGATIVE = re.compile(
+    r"(steady_)?(output_tok_s|(ttft|tpot|itl|e2el)_(mean|max|p\d+)_ms|running_mean|waiting_peak|kv_(mean|peak)_pct"
+    r"|preemptions|tflop_s|read_gb_s|tok_per_iter|power_w_mean|requests(_ok|_failed)?)"
+)
+"""Measured columns in which a number under 0 is no reading: a missing value is an empty cell, never -1."""
 MISSING = frozenset({"", "nan", "null", "none", "n/a", "na", "-", "—"})
 
 
@@ -47,9 +53,15 @@ def read_levels(path: str | Path) -> "pd.DataFrame":
     if "C" not in table.columns and "level" in table.columns:
         table = table.rename(columns={"level": "C"})
     for name in table.columns:
-        if name in TEXT_COLUMNS or table[name].dtype.kind in "biuf":
+        if name in TEXT_COLUMNS:
             continue
-        table[name] = pd.Series(_numbers(table[name].tolist(), name, file), index=table.index)
+        if table[name].dtype.kind not in "biuf":
+            table[name] = pd.Series(_numbers(table[name].tolist(), name, file), index=table.index)
+        if NEVER_NEGATIVE.fullmatch(name) and (bad := pd.to_numeric(table[name], errors="coerce") < 0).any():
+            row = int(bad.to_numpy().argmax())
+            raise SweepError(
+                f"{file}: row {row + 1}, column {name}: {table[name].iloc[row]} is under 0; leave a missing value empty"
+            )
     try:
         normalize(table)
     except SweepError as error:

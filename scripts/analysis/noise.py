@@ -6,24 +6,28 @@ clock, a heap: no bootstrap sees it), which only repeated runs show; a stated de
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, variance
 
 from scripts.analysis.confidence import samples_needed
 
 TAILS = {"p99": 0.99, "p90": 0.90}
+OWN_FREEDOM = 3
+"""Degrees of freedom from which a level's own repeats hold for it, where they spread more than those of all levels."""
 
 
 @dataclass(frozen=True)
 class Between:
     """Noise from one run to the next of one metric: standard deviation of its logarithm.
 
-    ``freedom``: degrees of freedom behind it, None for a default that was never estimated.
+    ``freedom``: degrees of freedom behind it, None for a default that was never estimated. ``default``: what was stated
+    beforehand, kept beside an estimate that rests on little; None when nothing was.
     """
 
     sd: float
     freedom: int | None
+    default: float | None = None
 
     @property
     def origin(self) -> str:
@@ -50,10 +54,11 @@ class Value:
 @dataclass(frozen=True)
 class Band:
     """Noise on a difference of logarithms: its standard deviation, and how many of them (``quantile``) are allowed,
-    given the number of comparisons made."""
+    given the number of comparisons made. ``origin`` says which noise between runs it is made of: repeats or default."""
 
     sd: float
     quantile: float
+    origin: str = "default"
 
     @property
     def log(self) -> float:
@@ -72,18 +77,31 @@ def within_of(low: float | None, high: float | None, draws: Sequence[float] | No
     return ((math.log(high) - math.log(low)) / (2 * NormalDist().inv_cdf(0.975))) ** 2
 
 
-def between(runs: Iterable[Sequence[float]], default: float) -> Between:
+def between(runs: Iterable[Sequence[float]], default: float, own: Iterable[Sequence[float]] = ()) -> Between:
     """Return the noise between runs of one metric: pooled over every level and side that was measured more than once.
 
-    ``runs``: for each level and side the values of its repeats. ``default`` holds where nothing was repeated.
+    ``runs``: for each level and side the values of its repeats; ``own``: those of the level in question. Levels are not
+    equally noisy, so where its own repeats spread more than the pool, and are three or more degrees of freedom, they
+    hold for it. ``default`` holds where nothing was repeated.
     """
+    sd, freedom = _pooled(runs)
+    if not freedom:
+        return Between(default, None, default)
+    own_sd, own_freedom = _pooled(own)
+    if own_freedom >= OWN_FREEDOM and own_sd > sd:
+        return Between(own_sd, own_freedom, default)
+    return Between(max(sd, own_sd), freedom, default)
+
+
+def _pooled(runs: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Return the pooled standard deviation of the logarithms, and its degrees of freedom."""
     squares, freedom = 0.0, 0
     for values in runs:
         logs = [math.log(value) for value in values if value > 0]
         if len(logs) > 1:
             squares += variance(logs) * (len(logs) - 1)
             freedom += len(logs) - 1
-    return Between(math.sqrt(squares / freedom), freedom) if freedom else Between(default, None)
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
 
 def band(left: Value, right: Value, noise: Between, tests: int, confidence: float) -> Band | None:
@@ -92,15 +110,32 @@ def band(left: Value, right: Value, noise: Between, tests: int, confidence: floa
     The family of all comparisons stays under 1 - ``confidence`` by Šidák's level for each: 1 - confidence^(1/tests),
     two sides. Repeats already hold the noise within a run, so there the larger of both counts; a default does not, so
     there both add. With repeats the quantile is Student's.
+
+    Few repeats estimate so little that Student's quantile would hide everything (one degree of freedom: 1000%). The
+    default then still holds, unless they spread more than it says: of the two bands the narrower one counts.
     """
-    variances = []
-    for side in (left, right):
-        if side.within is None and noise.freedom is None:
-            return None
-        inside = 0.0 if side.within is None else side.within
-        one = inside + noise.sd**2 if noise.freedom is None else max(inside, noise.sd**2)
-        variances.append(one / len(side.runs))
-    return Band(math.sqrt(sum(variances)), quantile(tests, confidence, noise.freedom))
+    if noise.freedom is None:
+        return _stated(left, right, noise.sd, 0.0, tests, confidence)
+    measured = Band(
+        _combined(left, right, lambda inside: max(inside, noise.sd**2)),
+        quantile(tests, confidence, noise.freedom),
+        "repeats",
+    )
+    stated = None if noise.default is None else _stated(left, right, noise.default, noise.sd, tests, confidence)
+    return stated if stated is not None and stated.log < measured.log else measured
+
+
+def _stated(left: Value, right: Value, default: float, seen: float, tests: int, confidence: float) -> Band | None:
+    """Return the band of a stated default, or of what repeats have ``seen`` where that is more."""
+    if left.within is None or right.within is None:
+        return None
+    spread = _combined(left, right, lambda inside: max(inside + default**2, seen**2))
+    return Band(spread, quantile(tests, confidence, None), "repeats" if seen > default else "default")
+
+
+def _combined(left: Value, right: Value, variance_of: Callable[[float], float]) -> float:
+    """Return the standard deviation of ln(right / left), given the variance of a run by its variance within."""
+    return math.sqrt(sum(variance_of(side.within or 0.0) / len(side.runs) for side in (left, right)))
 
 
 def quantile(tests: int, confidence: float, freedom: int | None) -> float:

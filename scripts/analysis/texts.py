@@ -10,7 +10,7 @@ from typing import Any
 
 from scripts.analysis.compare import Comparison
 from scripts.analysis.derive import Derived
-from scripts.analysis.finding import FAILS, NOT_EVALUABLE, Finding
+from scripts.analysis.finding import NOT_EVALUABLE, Finding
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import get, growth_pct, level_list, minus, number, ratio, times
 from scripts.harness.errors import SweepError
@@ -456,98 +456,6 @@ def _throughput_verdict(
         yield "unsaturated_falls", {"top": top["C"], "falls_from": sweep["marginal_falls"]}
     else:
         yield "unsaturated", {"top": top["C"]}
-
-
-@dataclass(frozen=True)
-class Card:
-    """One KPI card. ``state``: good, bad or unknown; ``below`` is the text under the recommended point."""
-
-    name: str
-    title: str
-    value: str
-    line: str
-    state: str
-    below: str = ""
-
-
-def cards(derived: Derived, findings: Sequence[Finding], language: str = "en") -> list[Card]:
-    """Return the recommended point and the four KPI cards."""
-    sweep, by_id = derived.sweep, {finding.id: finding for finding in findings}
-    top, single, worst = derived.row(sweep["top"]), derived.row(1), sweep["worst_unevenness"]
-    highest = top.get("C", derived.rows[-1]["C"])
-    point = by_id.get("F13")
-    numbers: dict[str, Any] = {
-        **(point.numbers if point else {}),
-        "onset": sweep["jitter_onset"],
-        "fallback_C": sweep["quiet_fallback"],
-        "fallback_loss_pct": sweep["fallback_loss_pct"],
-        "next_C": sweep["next_level"]["C"],
-        "next_gain_pct": sweep["next_level"]["output_tok_s_gain_pct"],
-        "next_ttft_p99_s": sweep["next_level"]["ttft_p99_s"],
-    }
-    first = [_operating_card(point, numbers, language)]
-    values: dict[str, tuple[Any, dict[str, Any], str]] = {
-        "mbu": (
-            get(single, "mbu_pct"),
-            {"mbu_pct": get(single, "mbu_pct"), "single_tok_s": get(single, "output_tok_s")},
-            "line",
-        ),
-        "gain": (
-            get(top, "scaling_gain"),
-            {
-                "top": highest,
-                "gain": get(top, "scaling_gain"),
-                "factor": top.get("C"),
-                "marginal": get(top, "marginal_tok_s_per_slot") if len(derived.rows) > 1 else None,
-            },
-            "line",
-        ),
-        "jitter": (
-            worst["ratio"],
-            {"ratio": worst["ratio"], "worst_C": worst["C"]},
-            "line" if sweep["jitter_onset"] is not None else "even",
-        ),
-        "kv": (
-            get(top, "kv_mean_pct"),
-            {
-                "top": highest,
-                "kv_mean_pct": get(top, "kv_mean_pct"),
-                "kv_bound_pct": get(top, "kv_upper_bound_pct"),
-                "kv_peak_pct": get(top, "kv_peak_pct"),
-            },
-            "line",
-        ),
-    }
-    for name, (value, fills, line) in values.items():
-        text = lookup(f"cards.{name}", language)
-        known = value is not None
-        bad = (name == "jitter" and sweep["jitter_onset"] is not None) or (name == "kv" and sweep["kv_wall"] is True)
-        first.append(
-            Card(
-                name,
-                sentences(text["title"], language, fills)[0],
-                sentences(text["value"], language, fills)[0] if known else str(lookup("cards.unknown", language)),
-                _joined(sentences(text[line], language, fills), language) if known else "",
-                "unknown" if not known else "bad" if bad else "good",
-            )
-        )
-    return first
-
-
-def _operating_card(point: Finding | None, numbers: Mapping[str, Any], language: str) -> Card:
-    """Return the card of the recommended point: the point, that there is none, or why it is not known."""
-    text = lookup("cards.operating", language)
-    if point is None or point.outcome == NOT_EVALUABLE:
-        why = render(point, language) if point is not None else ""
-        return Card("operating", text["title"], str(lookup("cards.unknown", language)), why, "unknown")
-    if point.outcome == FAILS:
-        value = sentences(text["none"], language, numbers)[0]
-        return Card("operating", text["title"], value, render(point, language), "bad")
-    # the neighbours are told only as far as they are known
-    lines = [part for item in text["line"] for part in _optional(item, language, numbers)]
-    below = [part for item in text["below"] for part in _optional(item, language, numbers)]
-    value = sentences(text["value"], language, numbers)[0]
-    return Card("operating", text["title"], value, _joined(lines, language), "good", _joined(below, language))
 
 
 def _optional(item: str, language: str, numbers: Mapping[str, Any]) -> list[str]:

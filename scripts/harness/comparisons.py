@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,26 @@ def read(text: str, machine: str, known: Sequence[tuple[str, str]]) -> Word:
         owner = _owner(text, machine, known, text)
         if owner is not None:
             return Word(text, owner, text, None)
-    there = ", ".join(f"{name}/{one}" for name, one in known) or "none"
-    raise SweepError(f"compare: there is no round for {text!r} (expected {FORMS}); there are: {there}")
+    raise SweepError(f"compare: there is no round for {text!r}{_meant(text, known)} (expected {FORMS}){_there(known)}")
+
+
+def _there(known: Sequence[tuple[str, str]]) -> str:
+    return f"; there are: {', '.join(f'{name}/{one}' for name, one in known) or 'none'}"
+
+
+def _meant(text: str, known: Sequence[tuple[str, str]]) -> str:
+    """Return the round that a word comes closest to, as a question; letters' case and blanks at its ends aside."""
+    words = {one.lower(): one for _, one in known} | {f"{name}/{one}".lower(): f"{name}/{one}" for name, one in known}
+    wanted = text.strip().lower()
+    near = get_close_matches(wanted, words, n=1) or get_close_matches(wanted.split("/")[0], words, n=1)
+    return f", did you mean {words[near[0]]}?" if near else ""
 
 
 def _known(word: Word, known: Sequence[tuple[str, str]]) -> Word:
     if (word.machine, word.round) not in known:
-        there = ", ".join(f"{name}/{one}" for name, one in known) or "none"
+        near = _meant(f"{word.machine}/{word.round}", known)
         raise SweepError(
-            f"compare: there is no round {word.machine}/{word.round} for {word.text!r}; there are: {there}"
+            f"compare: there is no round {word.machine}/{word.round} for {word.text!r}{near}{_there(known)}"
         )
     return word
 

@@ -122,10 +122,19 @@ def level(job: Job, places: Places, say: Callable[[str], None]) -> Path:
     finally:
         watch.set()
     cell["files"] = rounds.digests(run, OUTPUTS[1:])
-    (run / "cell.json").write_text(json.dumps(cell, indent=1, ensure_ascii=False), encoding="utf-8")
-    for name in OUTPUTS:
-        _link(run / name, job.folder / name)
+    temporary = run / "cell.json.tmp"
+    temporary.write_text(json.dumps(cell, indent=1, ensure_ascii=False), encoding="utf-8")
+    temporary.replace(run / "cell.json")
+    publish(run, job.folder)
     return run
+
+
+def publish(run: Path, folder: Path) -> None:
+    """Make the files of a run the level's own. cell.json comes last: where it is, the level is whole."""
+    for name in OUTPUTS:
+        (folder / name).unlink(missing_ok=True)
+    for name in reversed(OUTPUTS):
+        _link(run / name, folder / name)
 
 
 def _give_up(stop: threading.Event, places: Places) -> None:
@@ -139,7 +148,6 @@ def _give_up(stop: threading.Event, places: Places) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import machine
+from scripts.harness import machine, process
 from scripts.harness.errors import SweepError
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -311,6 +311,7 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     try:
         if asked.measure_here is not None:
+            process.die_with_parent()
             peak = measure_here(asked.measure_here)
         elif asked.device is not None:
             peak = lookup(asked.device, asked.dtype)

@@ -13,6 +13,7 @@ from scripts.harness.errors import SweepError
 from scripts.harness.plan import CLOSED
 
 CHUNK = 1 << 20
+NAMED = re.compile(r"([a-z0-9][a-z0-9-]*/)?[a-z0-9][a-z0-9._-]*")
 LISTED = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 """A line of the checksums: digest, two blanks, path below the round."""
 
@@ -44,6 +45,8 @@ def find(raw: Path, round_name: str, machine: str) -> list[Path]:
 
     Raises SweepError when there is none.
     """
+    if not NAMED.fullmatch(round_name):
+        raise SweepError(f"expected the name of a round, ROUND or MACHINE/ROUND, found {round_name!r}")
     if "/" in round_name:
         found = [raw / round_name]
     elif (raw / machine / round_name).is_dir():

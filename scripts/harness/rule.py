@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 import time
 import traceback
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from scripts.harness import process
 from scripts.harness.errors import SweepError
 
 DISK_SAYS_NO = {
@@ -19,6 +21,9 @@ DISK_SAYS_NO = {
     errno.EMFILE: "raise the limit of open files with `ulimit -n 4096`",
 }
 """What to do about what the system refuses, whatever rule meets it."""
+
+ABANDONED_S = 3.0
+"""Time a job may take to end by itself after the run's owner is gone, seconds."""
 
 
 class _WithoutPandas:
@@ -57,6 +62,7 @@ def job(log: str) -> Iterator[Callable[[str], None]]:
             note(text)
             print(f"  {text}", file=sys.stderr, flush=True)
 
+        watch = process.watch(process.owner(), _abandoned)
         try:
             yield say
         except KeyboardInterrupt:
@@ -71,6 +77,14 @@ def job(log: str) -> Iterator[Callable[[str], None]]:
             note(f"error: {text}")
             print(f"error: {text}", file=sys.stderr, flush=True)
             sys.exit(1)
+        finally:
+            watch.set()
+
+
+def _abandoned() -> None:
+    """The run's owner is gone, by SIGKILL perhaps: so is this job, once a measurement has kept what it has."""
+    time.sleep(ABANDONED_S)
+    os._exit(143)
 
 
 def _sentence(error: Exception) -> str | None:

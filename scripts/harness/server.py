@@ -98,7 +98,7 @@ def running(places: Places) -> dict[str, Any] | None:
     state = supervisor.read_state(places.state)
     if state.get("status") != "running" or not _lives(state):
         return None
-    with contextlib.suppress(FileNotFoundError, ValueError):
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # none yet, or damaged
         record: dict[str, Any] = json.loads(places.record.read_text(encoding="utf-8"))
         if record["token"] == state["token"]:
             return record
@@ -106,7 +106,10 @@ def running(places: Places) -> dict[str, Any] | None:
 
 
 def _lives(state: Mapping[str, Any]) -> bool:
-    return "supervisor" in state and process.Identity.parse(str(state["supervisor"])).alive()
+    try:
+        return "supervisor" in state and process.Identity.parse(str(state["supervisor"])).alive()
+    except ValueError:  # a damaged file
+        return False
 
 
 def stop(places: Places, timeout_s: float = 30.0) -> None:
@@ -151,8 +154,9 @@ def failure(engine: Engine, output: Path, returncode: int | None) -> str:
     text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
     reason = engine.explain_failure(text, returncode)
     tail = "\n".join(f"    {line}" for line in text.splitlines()[-TAIL_LINES:])
-    advice = f"; {reason.advice}" if reason.advice else ""
-    return f"{reason.sentence}{advice} [{reason.code}]\n  last lines of {output}:\n{tail}"
+    said = reason.sentence if reason.sentence.endswith((".", "!", "?")) else f"{reason.sentence}."
+    advice = f" {reason.advice}" if reason.advice else ""
+    return f"{said}{advice} [{reason.code}]\n  last lines of {output}:\n{tail}"
 
 
 def free_port() -> int:
@@ -292,6 +296,8 @@ def _model_shape(resolved: Mapping[str, Any], root: Path) -> dict[str, Any] | No
         shape = model_shape.of_model(plan.model_path(str(model), root) or str(model), arguments.get("dtype"), cache)
     except SweepError as error:
         return {"error": str(error)}
+    except Exception as error:  # a damaged file breaks its reader anywhere; the server says what is wrong with it
+        return {"error": f"the model's files cannot be read: {type(error).__name__}: {error}"}
     return None if shape is None else shape.as_dict()
 
 
@@ -328,7 +334,8 @@ def _wait_ready(
             if state.get("status") == "exited":
                 if state.get("error"):
                     raise SweepError(
-                        f"the server could not be started: {state['error']}; check server.binary or server.command"
+                        f"the server could not be started: {state['error']}; "
+                        "check server.binary, server.command and server.environment"
                     )
                 raise SweepError(
                     "the server ended before it was ready: " + failure(engine, output, state.get("returncode"))

@@ -46,12 +46,12 @@ def write_state(path: Path, **values: Any) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the state a supervisor last wrote; empty when there is none yet."""
+    """Return the state a supervisor last wrote; empty when there is none yet, or it is damaged."""
     try:
-        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return state
+        state = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
+    return state if isinstance(state, dict) else {}
 
 
 def start(spec: Spec) -> process.Identity:
@@ -136,8 +136,9 @@ def supervise(spec: Spec) -> int:
     watchdog, pipe = _start_watchdog(spec)
     try:
         server = _start_server(spec)
-    except OSError as error:
-        write_state(state, status="exited", returncode=None, error=f"{error.strerror}: {error.filename}", **base)
+    except (OSError, ValueError) as error:  # ValueError: a name or value no environment can hold
+        said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+        write_state(state, status="exited", returncode=None, error=said, **base)
         server = None
     if server is not None:
         base["server_pid"] = server.pid

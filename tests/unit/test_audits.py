@@ -157,7 +157,7 @@ def test_rounds_that_differ_are_told_apart_from_unlike_work() -> None:
     before = case.context(driver="400.1")
     found = case.evaluate(previous=(derive(case.levels(), before), before))["A13"]
     assert found.holds
-    assert found.numbers["differences"] == ["driver driver: 400.1 → 500.10"]
+    assert found.numbers["differences"] == ["driver: 400.1 → 500.10"]
     unlike = case.context(input_tokens=50)
     found = case.evaluate(previous=(derive(case.levels(), unlike), unlike))["A13"]
     assert found.outcome == "fails"

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -181,9 +182,7 @@ def test_several_changes_confound() -> None:
     found = compare.attribute(case.context(), after)
     assert found.status == "confounded"
     assert found.inputs == ("server enable_mfu_metrics", "driver driver")
-    assert found.sentence == (
-        "confounded by server enable_mfu_metrics: (not given) → True; driver driver: 500.10 → 600.1"
-    )
+    assert found.sentence == ("confounded by server enable_mfu_metrics: (not given) → True; driver: 500.10 → 600.1")
 
 
 def test_one_change_beside_something_unrecorded_is_not_a_cause() -> None:
@@ -310,3 +309,46 @@ def test_a_machine_without_a_gpu_has_recorded_that_it_has_no_driver() -> None:
     assert compare.attribute(cpu, cpu).status == "unchanged"
     other = case.context(driver="no GPU", gpu=None, devices=["CPU Y"])
     assert compare.attribute(cpu, other).inputs == ("device devices",)
+
+
+def test_levels_measured_in_another_order_are_an_input_that_changed() -> None:
+    up, down = case.context(order={"1": 0, "2": 1, "4": 2}), case.context(order={"1": 3, "2": 2, "8": 0})
+    found = compare.attribute(up, down)
+    assert found.sentence == "only one input changed: client order of levels: 1, 2 → 2, 1"
+    assert compare.attribute(up, case.context(order={"1": 0, "4": 7})).status == "unchanged"
+
+
+def test_another_file_of_the_same_name_is_another_model() -> None:
+    one, other = (case.context(model_fingerprint=name) for name in ("aa", "bb"))
+    assert compare.attribute(one, other).inputs == ("model model_fingerprint",)
+    assert compare.attribute(one, case.context(model_fingerprint="bb", model_name="other")).inputs == (
+        "model model_name",
+    )
+    assert compare.attribute(one, case.context()).status == "unchanged", "not recorded on one side"
+
+
+def test_an_upgrade_of_the_server_is_one_change() -> None:
+    old, new = (case.context(versions={"engine": v, "server": f"engine {v}", "python": "3"}) for v in ("1.0", "1.1"))
+    assert compare.attribute(old, new).sentence == "only one input changed: version engine: 1.0 → 1.1"
+
+
+def test_unlike_work_that_is_allowed_is_an_input_that_changed() -> None:
+    arguments = {**case.CONTEXT["server_arguments"], "threads": 1}
+    known = side("a", settings=case.context())
+    longer = side("b", settings=case.context(output_tokens=40))
+    assert compare.compare(known, longer, allow_unlike=True).attribution.sentence == (
+        "only one input changed: workload output_tokens: 20 → 40"
+    )
+    both = side("c", settings=case.context(output_tokens=40, server_arguments=arguments))
+    assert compare.compare(known, both, allow_unlike=True).attribution.status == "confounded"
+
+
+def test_a_knee_does_not_move_to_a_level_that_was_not_measured() -> None:
+    whole, part = side("a"), side("b")
+    part = replace(part, levels=part.levels[part.levels["C"] <= 4])
+    assert {knee.moved for knee in compare.compare(whole, part).knees} == {False}
+    assert {knee.moved for knee in compare.compare(part, whole).knees} == {False}
+    rest = replace(whole, label="c", levels=whole.levels[whole.levels["C"] > 4])
+    found = compare.compare(part, rest)
+    assert found.levels == {}
+    assert {(knee.moved, knee.reason) for knee in found.knees} == {(None, "no level in common")}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts import compare_rounds
 from scripts.harness import comparisons, config, examples, plan, wiring
 from scripts.harness.errors import SweepError
 
@@ -219,3 +220,54 @@ def test_examples_are_brought_once_and_only_when_named(root: Path) -> None:
     assert examples.bring(root, ["example-b/s"]) == []
     assert (made[0] / "s/c1/cell.json").read_text() == "kept"
     assert not (root / "results/raw/m-1/example-a").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("Example-A", "example-a"),
+        ("exampel-a", "example-a"),
+        ("example-b ", "example-b"),
+        ("M1/Example-B", "m1/example-b"),
+        ("m1/exmple-b/llama_cpp", "m1/example-b"),
+    ],
+)
+def test_a_word_that_is_nearly_a_round_is_answered_with_that_round(text: str, meant: str) -> None:
+    with pytest.raises(SweepError, match=f"did you mean {meant}\\?"):
+        comparisons.read(text, "m1", [("m1", "example-a"), ("m1", "example-b")])
+    with pytest.raises(SweepError) as found:
+        comparisons.read("zzz", "m1", [("m1", "example-a")])
+    assert "did you mean" not in str(found.value)
+
+
+def test_a_round_copied_by_half_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    source = next(Path("examples/raw").glob("*/example-a"))
+    folder = tmp_path / "results/raw/m1/half"
+    shutil.copytree(source, folder)
+    compare_rounds.whole(folder)
+    (folder / "llama_cpp/c4/chunks.parquet").unlink()
+    with pytest.raises(SweepError, match=r"m1/half is not what was measured: llama_cpp/c4/chunks.parquet"):
+        compare_rounds.whole(folder)
+    (folder / "SHA256SUMS").unlink()
+    (folder / "peaks.json").unlink()
+    (folder / "llama_cpp/server/boot.json").unlink()
+    (folder / "llama_cpp/c2/cell.json").write_text("{")
+    with pytest.raises(SweepError) as found:
+        compare_rounds.whole(folder)
+    for words in (
+        "c4/chunks.parquet (missing)",
+        "peaks.json (missing)",
+        "boot.json (missing)",
+        "c2/cell.json (changed)",
+    ):
+        assert words in str(found.value)
+
+
+def test_what_an_earlier_step_ended_with_is_the_sentence_at_the_end(tmp_path: Path) -> None:
+    told = ["Traceback (most recent call last):\n", "ValueError: c4/requests.parquet: column 'x' is missing\n"]
+    told += ["RuleException:\n", "CalledProcessError in file rules/counters.smk\n"]
+    log = tmp_path / "compare.log"
+    assert compare_rounds.said(log, told) == "error: c4/requests.parquet: column 'x' is missing"
+    assert "the lines above say why" in compare_rounds.said(log, ["WorkflowError:\n"])
+    log.write_text("12:00:00 error: unlike work\n")
+    assert compare_rounds.said(log, told) == "error: unlike work"

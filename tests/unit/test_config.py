@@ -227,3 +227,46 @@ def test_every_key_is_described_and_no_other_is_allowed(name: str) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "config/rounds").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_round_that_ships_is_valid(path: Path) -> None:
     assert plan.read_round(path, ROOT)["sweeps"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "found nothing"),
+        ("- demo\n", "found list"),
+        ("demo", "found str"),
+        ("rounds: [demo]\nrounds: [other]\n", "'rounds' occurs twice"),
+        ("rounds:\n\t- demo\n", "line 2, column 1"),
+        ("? [a, b]\n: 1\n", "a key has to be a word"),
+        ("{[1]: 2}", "a key has to be a word"),
+        ("2024-01-01: 1\n", "a key has to be a word"),
+    ],
+)
+def test_a_file_that_holds_no_keys_is_refused_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(SweepError, match=words):
+        config.check_readable(path)
+    path.write_text("rounds: [demo]\n")
+    config.check_readable(path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SweepError, match="cannot be read"):
+        config.check_readable(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_has_to_be_finite(value: float) -> None:
+    with pytest.raises(SweepError, match=r"sweeps\.a\.limits\.ready_s: expected a finite number, found -?(nan|inf)"):
+        config.validate(put(ROUND, "sweeps/a/limits/ready_s", value), SCHEMAS / "round.schema.json", "r.yaml")
+
+
+def test_a_whole_number_written_with_a_point_is_whole() -> None:
+    checked = config.validate(
+        put(ROUND, "sweeps/a/workload/input_tokens", 16.0), SCHEMAS / "round.schema.json", "r.yaml"
+    )
+    found = checked["sweeps"]["a"]["workload"]["input_tokens"]
+    assert (found, type(found)) == (16, int)

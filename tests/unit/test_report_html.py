@@ -444,3 +444,16 @@ def test_a_bad_context_or_folder_gives_one_sentence(tmp_path: Path, capsys: pyte
     with pytest.raises(SystemExit) as stopped:
         run(capsys, "--levels", str(table))
     assert stopped.value.code == 2
+
+
+def test_no_point_is_recommended_on_a_card_while_an_audit_bars_it() -> None:
+    derived = derive(case.levels(), case.CONTEXT)
+    card = cards.cards(derived.rows, derived.sweep, Words("en"), ("A3",))[0]
+    assert card.missing
+    assert card.lines[0] == "not claimed: barred by A3"
+
+
+def test_a_number_of_a_bare_table_names_that_table_as_its_file(tmp_path: Path) -> None:
+    page = build(case.levels(), case.CONTEXT, {"levels_file": "mine.csv"}, tmp_path, formats=()).read_text("utf-8")
+    assert "From mine.csv, columns output_tok_s. Unrounded: 110." in page
+    assert "From derived.json, columns output_tok_s." in page

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import rounds as command_line
 from scripts.harness import rounds
 from scripts.harness.errors import SweepError
 from scripts.harness.rounds import Problem
@@ -100,3 +101,55 @@ def test_a_round_is_found_here_elsewhere_or_not_at_all(tmp_path: Path) -> None:
     assert rounds.find(tmp_path, "there/a", "here") == [tmp_path / "there/a"]
     with pytest.raises(SweepError, match="here/a, there/a, there/b"):
         rounds.find(tmp_path, "c", "here")
+
+
+@pytest.mark.parametrize("name", ["..", "../..", "/etc", "a/../b", "*", "a/b/c", "", "a b"])
+def test_a_name_that_is_no_rounds_name_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "here/a").mkdir(parents=True)
+    with pytest.raises(SweepError, match="expected the name of a round"):
+        rounds.find(tmp_path, name, "here")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b"", b"\xff\xfe", b"3", b'{"files": []}'])
+def test_a_cell_that_is_damaged_is_named_as_changed(folder: Path, content: bytes) -> None:
+    (folder / "s/c1/cell.json").unlink()
+    (folder / "s/c1/cell.json").write_bytes(content)
+    assert rounds.verify(folder) == [Problem("s/c1/cell.json", "changed")]
+    assert folder / "s/c1/runs/run-1" in rounds.earlier(folder), "the measurement itself is still there"
+    with pytest.raises(SweepError, match=r"s/c1/cell.json \(changed\)"):
+        rounds.close(folder)
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut", "garbled", "outside"])
+def test_damaged_checksums_are_named(folder: Path, damage: str) -> None:
+    rounds.close(folder)
+    path = folder / rounds.CLOSED
+    listed = path.read_bytes()
+    damaged = {
+        "emptied": b"",
+        "cut": listed[:-3],
+        "garbled": b"\xff\xfe\x00\n" + listed,
+        "outside": listed + b"0" * 64 + b"  ../../other\n",
+    }[damage]
+    path.write_bytes(damaged)
+    assert Problem(rounds.CLOSED, "changed") in rounds.verify(folder)
+
+
+def test_closing_says_which_configured_levels_were_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Path(__file__).resolve().parents[2]
+    (tmp_path / "config/rounds").mkdir(parents=True)
+    (tmp_path / "config/schemas").symlink_to(project / "config/schemas")
+    (tmp_path / "config/config.yaml").write_text("machine: here\nrounds: [demo]\n")
+    sweep = {"engine": "llama_cpp", "server": {"model": "bundled"}, "load": {"levels": [1, 2, 4], "repeats": 2}}
+    (tmp_path / "config/rounds/demo.yaml").write_text(json.dumps({"sweeps": {"s": sweep}}))
+    folder = tmp_path / "results/raw/here/demo"
+    for name in ("c1", "c2", "repeats/2/c1", "repeats/2/c2"):
+        level(folder, name, "run-1")
+    monkeypatch.chdir(tmp_path)
+    assert command_line.main(["close", "demo"]) == 0
+    told = capsys.readouterr().out
+    assert "closed results/raw/here/demo" in told
+    assert told.endswith("not measured, and not measured any more: s/c4, s/repeats/2/c4\n")
+    assert command_line.main(["verify", "demo"]) == 0

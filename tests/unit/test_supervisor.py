@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scripts.harness import process, supervisor
+from scripts.harness import process, server, supervisor
 
 # A server with a child in a session of its own that ignores SIGTERM: what an engine's worker may look like.
 SERVER = """
@@ -59,14 +59,20 @@ Start = Callable[..., Run]
 def start(tmp_path: Path) -> Iterator[Start]:
     runs: list[Run] = []
 
-    def begin(argv: list[str] | None = None, lasts: float = 600, returncode: int = 0, lock: Path | None = None) -> Run:
+    def begin(
+        argv: list[str] | None = None,
+        lasts: float = 600,
+        returncode: int = 0,
+        lock: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Run:
         folder = tmp_path / uuid.uuid4().hex[:6]
         folder.mkdir()
         owner = subprocess.Popen(["sleep", "600"])
         token = uuid.uuid4().hex
         spec = supervisor.Spec(
             argv=argv or [sys.executable, "-c", SERVER, str(lasts), str(returncode)],
-            environment=dict(os.environ),
+            environment={**os.environ, **(environment or {})},
             cwd=str(folder),
             token=token,
             owner=str(process.Identity.of(owner.pid)),
@@ -145,6 +151,59 @@ def test_a_program_that_is_not_there_is_reported(start: Start) -> None:
     run = start(argv=["/nonexistent/server"])
     wait_for(lambda: run.status() == "exited")
     assert "No such file" in supervisor.read_state(run.state)["error"]
+
+
+@pytest.mark.parametrize("environment", [{"A=B": "x"}, {"A": "x\0y"}])
+def test_an_environment_that_cannot_be_is_reported(start: Start, environment: dict[str, str]) -> None:
+    run = start(environment=environment)
+    wait_for(lambda: run.status() == "exited")
+    assert supervisor.read_state(run.state)["error"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "",
+        "[]",
+        "{",
+        '{"status": "running", "supervisor": "x", "token": "t"}',
+        '{"status": "running", "supervisor": "1", "token": "t"}',
+        '{"status": "running", "supervisor": 5, "token": null}',
+        f'{{"status": "running", "supervisor": "{os.getpid()}:1.0", "token": "t"}}',  # its pid is another process now
+    ],
+)
+def test_a_state_that_is_damaged_or_stale_is_no_server(tmp_path: Path, state: str) -> None:
+    places = server.Places.of(tmp_path)
+    places.state.write_text(state)
+    places.record.write_text('{"token": "t"}')
+    assert server.running(places) is None
+    server.stop(places)
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", "3", '{"token": "other"}'])
+def test_a_record_that_is_damaged_or_another_servers_is_no_server(tmp_path: Path, record: str) -> None:
+    places = server.Places.of(tmp_path)
+    supervisor.write_state(places.state, status="running", supervisor=str(process.Identity.of(os.getpid())), token="t")
+    places.record.write_text(record)
+    assert server.running(places) is None
+    places.record.write_text('{"token": "t"}')
+    assert server.running(places) == {"token": "t"}
+
+
+def test_children_that_outlive_the_supervisor_and_its_watchdog_are_ended(start: Start, tmp_path: Path) -> None:
+    run = start()
+    running_with_child(run)
+    (watchdog,) = watchdogs(run)
+    supervising = psutil.Process(run.identity.pid)
+    for one in (supervising, watchdog):
+        one.suspend()
+    for one in (watchdog, supervising):
+        one.kill()
+    wait_for(lambda: not run.identity.alive())
+    assert run.left(), "the server's child ignores SIGTERM and lies in a session of its own"
+    places = server.Places(tmp_path, run.state.parent, tmp_path / "logs")
+    server.end_orphans(places)
+    assert run.left() == []
 
 
 def test_the_second_waits_for_the_first_and_starts_after_it(start: Start, tmp_path: Path) -> None:

@@ -204,24 +204,6 @@ def test_captions_carry_the_thresholds_of_the_run() -> None:
     assert "0.25 s, 2 s" in texts.caption("tradeoff", derived, settings)
 
 
-def test_cards_change_with_the_data() -> None:
-    def cards(table: pd.DataFrame) -> dict[str, texts.Card]:
-        derived = derive(table, case.CONTEXT)
-        return {card.name: card for card in texts.cards(derived, findings.evaluate(derived, case.CONTEXT))}
-
-    plain = cards(case.levels())
-    assert plain["operating"].value == "C = 8 · 110.0 tok/s"
-    assert "fall back to C=4" in plain["operating"].below
-    assert plain["jitter"].state == "bad"
-    none = cards(case.changed("ttft_p99_ms", all=900.0))["operating"]
-    assert (none.value, none.state) == ("no level keeps 0.3 s", "bad")
-    unknown = cards(case.without("ttft_p99_ms", "kv_mean_pct", "read_gb_s"))
-    assert {unknown[name].value for name in ("operating", "kv", "mbu")} == {"cannot be evaluated"}
-    even = cards(case.changed("itl_p99_ms", all=45.0))["jitter"]
-    assert even.state == "good"
-    assert "no level jitters" in even.line
-
-
 def test_tables_have_headers_in_both_languages() -> None:
     derived = derive(case.levels(), case.CONTEXT)
     found = findings.evaluate(derived, case.CONTEXT)
@@ -230,3 +212,17 @@ def test_tables_have_headers_in_both_languages() -> None:
     for table in chinese:
         assert list(table.headers) == list(table.frame.columns) == list(table.text.columns)
         assert table.text.map(lambda cell: isinstance(cell, str)).all().all()
+
+
+def test_what_falls_short_is_said_beside_the_claim() -> None:
+    def said(table: pd.DataFrame, name: str) -> str:
+        found = findings.evaluate(derive(table, case.CONTEXT), case.CONTEXT)
+        return texts.render(next(one for one in found if one.id == name))
+
+    slower = case.changed("output_tok_s", C8=60.0, C16=50.0).assign(e2el_mean_ms=None, e2el_p50_ms=None)
+    assert "C=4 gives more throughput: 70.0 tok/s." in said(slower, "F13")
+    assert "gives more throughput" not in said(case.levels(), "F13")
+    assert said(slower, "F13b").startswith("The next level up, C=16, brings no more")
+    assert "costs" not in said(slower, "F13b"), "going back gains throughput, it costs none"
+    flat = case.changed("itl_p99_ms", all=150.0)
+    assert said(flat, "F4").startswith("Jitter begins at C=1, and the tail hardly grows")

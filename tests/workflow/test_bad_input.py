@@ -98,6 +98,60 @@ def test_a_damaged_gguf_is_explained_with_the_servers_words(project: Project) ->
     refused(project, "the server ended before it was ready", "last lines of")
 
 
+@pytest.mark.parametrize("length", [8, 500])
+def test_a_gguf_that_ends_in_its_header_is_explained(project: Project, length: int) -> None:
+    from scripts.harness import plan
+
+    bundled = plan.bundled_model()
+    assert bundled is not None
+    (project.root / "cut.gguf").write_bytes(bundled.read_bytes()[:length])
+    project.round(changed("server/model", "cut.gguf"))
+    refused(project, "the server ended before it was ready", "model_file_corrupt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"parallel": "x"}, "arguments.parallel: expected a whole number, found 'x'"),
+        ({"ctx-size": True}, "arguments.ctx-size: expected a whole number, found True"),
+        ({"threads": {"a": 1}}, "arguments.threads: expected one value"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_refused(arguments: dict[str, Any], words: str) -> None:
+    from scripts.harness.engines.llama_cpp import LlamaCppEngine
+    from scripts.harness.errors import SweepError
+
+    workload = {"input_tokens": 16, "output_tokens": 8}
+    with pytest.raises(SweepError, match=words):
+        LlamaCppEngine().resolve({"model": "bundled", "arguments": arguments}, workload, [1, 2])
+    empty = {"model": "bundled", "arguments": {"parallel": None, "ctx-size": None}}
+    assert LlamaCppEngine().resolve(empty, workload, [1, 2])["slots"] == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"- small\n", b"rounds: [small]\nrounds: [other]\n", b"\xff\xfe"])
+def test_a_configuration_that_is_none_is_one_sentence(project: Project, content: bytes) -> None:
+    (project.root / "config/config.yaml").write_bytes(content)
+    refused(project, "config.yaml")
+
+
+def test_a_python_in_a_folder_with_blanks_runs_every_rule(project: Project, tmp_path: Path) -> None:
+    venv = tmp_path / "a folder with blanks/.venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin/python").symlink_to(sys.executable)
+    (venv / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    (venv / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}").mkdir(parents=True)
+    (venv / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages").symlink_to(packages)
+    machine = next((project.root / "config/machines").glob("*.yaml")).stem
+    target = f"results/raw/{machine}/small/peaks.json"
+    command = [str(venv / "bin/python"), "-m", "snakemake", "--cores", "1", target]
+    done = subprocess.run(
+        command, cwd=project.root, capture_output=True, text=True, env=project.environment(), timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project.root / target).exists()
+
+
 def test_a_port_that_is_taken_is_named_with_its_process(project: Project) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

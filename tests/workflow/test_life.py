@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,46 @@ def test_the_supervisor_killed_in_the_middle_of_a_level(slow: Project) -> None:
     assert (slow.raw() / "c1/cell.json").exists()
 
 
+CHILD = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pause()
+sys.exit(subprocess.call([sys.executable, "-m", "scripts.harness.engines.host_llama_cpp", *sys.argv[1:]],
+    env={**os.environ, "PYTHONPATH": "."}))
+"""
+
+
+@pytest.mark.parametrize("snakemake_too", [False, True])
+def test_the_supervisor_and_its_watchdog_killed_leave_no_child_of_the_server(
+    slow: Project, snakemake_too: bool
+) -> None:
+    binary = slow.root / "server-binary"  # ignores SIGTERM; its children outlive it
+    binary.write_text(f"#!{sys.executable}\n{CHILD}")
+    binary.chmod(0o755)
+    settings = copy.deepcopy(SLOW)
+    settings["sweeps"]["llama_cpp"]["server"]["binary"] = str(binary)
+    slow.round(settings)
+    child = in_level_2(slow)
+    supervisor = psutil.Process(
+        int(json.loads((slow.root / ".server/state.json").read_text())["supervisor"].split(":")[0])
+    )
+    both = [supervisor, *(p for p in supervisor.children() if "harness.supervisor" in " ".join(p.cmdline()))]
+    assert len(both) == 2
+    assert len(named(slow, "server-binary")) == 2
+    for process in both:
+        process.suspend()
+    for process in reversed(both):
+        process.kill()
+    if snakemake_too:
+        child.kill()
+    finish(child)
+    assert slow.gone(10.0) == []
+    assert (slow.raw() / "c1/cell.json").exists()
+
+
 def test_the_measuring_script_killed_in_the_middle_of_a_level(slow: Project) -> None:
     child = in_level_2(slow)
     scripts = [p for p in named(slow, "measure_level.py") if "snakemake" in " ".join(p.cmdline())]
@@ -139,6 +180,18 @@ def test_the_telemetry_killed_in_the_middle_of_a_level_loses_telemetry_only(slow
     assert child.returncode == 0, out
     assert slow.cell(2)["counts"]["requests_ok"] == 16
     assert slow.cell(2)["telemetry_problem"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_snakemake_ended_while_peak_rates_are_measured(project: Project, number: signal.Signals) -> None:
+    (given,) = (project.root / "config/machines").glob("*.yaml")
+    given.unlink()
+    child = project.start(f"results/raw/{given.stem}/small/peaks.json")
+    project.wait_for(lambda: child.poll() is not None or named(project, "harness.peaks"))
+    child.send_signal(number)
+    finish(child)
+    assert project.gone(5.0) == []
+    assert not list(project.root.glob("results/raw/*/small/peaks.json"))
 
 
 def test_a_second_run_waits_while_the_machine_is_held(project: Project, tmp_path: Path) -> None:

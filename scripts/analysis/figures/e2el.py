@@ -69,7 +69,7 @@ def draw(
     axes.set_ylim(0, max(float(whole.max()), 1e-9) * 1.25)
     axes.set_xlabel(words("axis.concurrency"))
     axes.set_ylabel(words("axis.seconds"))
-    lines = style.legend_above(axes, 3)
+    lines = style.legend_above(axes, 3 if len(drawn) < 3 else 2)
     notes = [words("e2el.share"), style.sample_note(levels, words), *style.invalid_note(reasons, words)]
     gone = [str(level) for place, level in enumerate(counts) if np.isnan(whole.iloc[place])]
     if gone:

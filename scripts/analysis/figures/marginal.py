@@ -53,11 +53,11 @@ def draw(
             style.note_text(
                 axes,
                 place,
-                heights[place],
+                max(heights[place], 0.0),  # a bar below zero has its number above the line, clear of the axis' labels
                 style.number(heights[place], 1),
-                offset=(0, 3 if heights[place] >= 0 else -3),
+                offset=(0, 3),
                 ha="center",
-                va="bottom" if heights[place] >= 0 else "top",
+                va="bottom",
             )
     first = style.column(levels, "output_tok_s")
     base = float(first.iloc[0]) / counts[0] if np.isfinite(first.iloc[0]) else float("nan")

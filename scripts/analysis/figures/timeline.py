@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
@@ -62,6 +63,7 @@ def draw(
         axes.set_ylim(bottom=0)
         axes.set_ylabel(words(label), fontsize=8.5)
         if len(names) > 1:
+            axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
             lines = style.legend_above(axes, 2)
     all_axes[-1].set_xlabel(words("axis.time"))
     notes = [words("timeline.steady_note")] if len(start) and np.isfinite(start.iloc[0]) else []

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
@@ -57,7 +58,8 @@ def draw(
         if not later.empty:
             label = words("ttft_by_launch.rest") if rank == len(counts) - 1 else None
             axes.axhline(later.median() / 1000, color=shades[rank], linestyle=":", linewidth=1.1, label=label)
-    axes.set_xlim(0, highest * 1.16 + 0.5)
+    axes.set_xlim(1 - 0.04 * (highest + 1), highest * 1.16 + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     axes.set_ylim(bottom=0)
     axes.set_xlabel(words("axis.position"))
     axes.set_ylabel(words("axis.ttft_s"))

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
 CLAIMS = ("F8",)
+_ROOM_BELOW_PCT, _ROOM_BETWEEN_PCT = 15, 18
 
 
 def draw(
@@ -50,19 +52,8 @@ def draw(
                 low=low,
                 high=high,
             )
-    for values, above in ((mbu, True), (mfu, False)):
-        for index in {0, len(counts) - 1}:
-            if np.isfinite(values.iloc[index]):
-                higher = values.iloc[index] < 15 or (above if index == 0 else not above)
-                style.note_text(
-                    axes,
-                    counts[index],
-                    values.iloc[index],
-                    f"{values.iloc[index]:.1f}%",
-                    offset=(0, 7 if higher else -7),
-                    ha="center",
-                    va="bottom" if higher else "top",
-                )
+    for index in sorted({0, len(counts) - 1}):
+        label_ends(axes, counts[index], mbu.iloc[index], mfu.iloc[index], last=index > 0)
     notes = []
     crossing = derived.sweep.get("crossing")
     at = crossing.get("C") if isinstance(crossing, Mapping) else None
@@ -88,10 +79,30 @@ def draw(
     bandwidth = peaks.get("bandwidth_gb_s", context.get("peak_bandwidth_gb_s"))
     flops = peaks.get("tflop_s", context.get("peak_tflop_s"))
     if bandwidth is not None and flops is not None:
-        label = f" ({style.shorten(str(peaks['label']), 60)})" if peaks.get("label") else ""
+        label = f" ({style.shorten(str(peaks['label']), 160)})" if peaks.get("label") else ""
         notes.append(
-            words("utilization.peaks", bandwidth=style.number(float(bandwidth)), flops=f"{float(flops):g}", label=label)
+            words(
+                "utilization.peaks", bandwidth=style.number(float(bandwidth)), flops=f"{float(flops):.4g}", label=label
+            )
         )
     notes += [words("utilization.estimated"), *style.invalid_note(reasons, words)]
     style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
     return figure
+
+
+def label_ends(axes: Axes, level: int, mbu: float, mfu: float, *, last: bool) -> None:
+    """Write both shares at one end: the higher above its point, the lower below, or beside it where that is tight."""
+    known = sorted(value for value in (mbu, mfu) if np.isfinite(value))
+    for value in known:
+        above = value == known[-1] or (value < _ROOM_BELOW_PCT and known[-1] - value > _ROOM_BETWEEN_PCT)
+        beside = not above and value < _ROOM_BELOW_PCT
+        side = -1 if last else 1
+        style.note_text(
+            axes,
+            level,
+            value,
+            f"{value:.1f}%",
+            offset=(9 * side, 0) if beside else (0, 7 if above else -7),
+            ha="center" if not beside else "right" if last else "left",
+            va="center" if beside else "bottom" if above else "top",
+        )

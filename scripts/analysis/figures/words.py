@@ -65,7 +65,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "utilization.title": ("Memory bandwidth (MBU) and compute (MFU) in use", "MBU(带宽利用率)与 MFU(算力利用率)"),
     "utilization.mbu": ("MBU: bytes read / peak", "MBU:读取字节 / 峰值"),
     "utilization.mfu": ("MFU: FLOPs / peak", "MFU:FLOPs / 峰值"),
-    "utilization.crossing": ("cross at C ≈ {C}, {pct}%", "交于 C ≈ {C},{pct}%"),
+    "utilization.crossing": ("cross at C ≈ {C}, {pct}%", "交于 C ≈ {C}({pct}%)"),
     "utilization.no_crossing": ("The two do not cross inside the sweep.", "两条线在本次扫描内没有相交。"),
     "utilization.peaks": (
         "Peaks: {bandwidth} GB/s, {flops} TFLOP/s{label}.",

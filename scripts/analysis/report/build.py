@@ -55,7 +55,7 @@ def build(
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     write_derived(derived, findings, out, language)
-    words = Words(language)
+    words = Words(language, None if more.get("provenance") else more.get("levels_file"))
     texts = {finding.id: tuple(finding_texts.paragraph(finding, language)) for finding in findings}
     subject = Subject(derived, given, tuple(findings), more, words, texts)
     page = out / "report.html"
@@ -137,7 +137,7 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
         "who": [str(context[key]) for key in ("machine", "round", "sweep") if context.get(key)],
         "lead": lead(subject),
         "verdict": finding_texts.verdict(subject.derived, subject.findings, words.language),
-        "cards": cards(rows, subject.derived.sweep, words),
+        "cards": cards(rows, subject.derived.sweep, words, claims["F13"].barred_by if "F13" in claims else ()),
         "notices": notices,
         "failed_audits": [claim for claim in claims.values() if claim.kind == "audit" and claim.outcome == "fails"],
         "sections": sections,

@@ -1,6 +1,6 @@
 """The cards at the top: the operating point and the four figures of the sweep, or what is missing for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,19 +36,29 @@ def rich(words: Words, key: str, **numbers: Any) -> Markup:
     return Markup(escape(words(key))).format(**numbers)
 
 
-def cards(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words) -> list[Card]:
-    """Return the operating-point card and the four figures, in the order of the page."""
+def cards(
+    rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words, barred_by: Sequence[str] = ()
+) -> list[Card]:
+    """Return the operating-point card and the four figures, in the order of the page.
+
+    ``barred_by`` are the failed audits that bar the recommendation: none is given then.
+    """
     return [
-        _operating(rows, sweep, words),
+        _operating(rows, sweep, words) if not barred_by else _barred(barred_by, words),
         _mbu(rows, words),
         _gain(rows, words),
-        _ratio(rows, words),
+        _ratio(rows, sweep, words),
         _kv(rows, words),
     ]
 
 
 def _missing(name: str, title: str, what: str, words: Words) -> Card:
     return Card(name, title, Markup("–"), (Markup(escape(words("cannot", what=what))),), missing=True)
+
+
+def _barred(audits: Sequence[str], words: Words) -> Card:
+    said = words("card.operating.barred", audits=", ".join(audits))
+    return Card("operating", words("card.operating"), Markup("–"), (Markup(escape(said)),), missing=True)
 
 
 def _signed(value: float, decimals: int = 1) -> str:
@@ -94,12 +104,9 @@ def _operating(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Word
         lines.append(rich(words, "card.operating.next", C=after["C"], gain=gain_text, ttft=ttft))
     fallback, loss, tail = (sweep.get(key) for key in ("quiet_fallback", "fallback_loss_pct", "operating_itl_p99_ms"))
     onset = sweep.get("jitter_onset")
-    if (
-        onset is not None
-        and onset <= level
-        and all(value is not None and known(value) for value in (fallback, loss, tail))
-    ):
-        itl = linked("itl_p99_ms", float(tail or 0), level, words)
+    spiky = onset is not None and onset <= level and fallback is not None and fallback < level
+    if spiky and loss is not None and loss > 0 and tail is not None and known(tail):
+        itl = linked("itl_p99_ms", float(tail), level, words)
         lines.append(rich(words, "card.operating.fallback", itl=itl, C=fallback, loss=f"{loss:.1f}%"))
     return Card("operating", title, value, tuple(lines))
 
@@ -111,7 +118,8 @@ def _with(rows: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
 def _mbu(rows: list[dict[str, Any]], words: Words) -> Card:
     have = _with(rows, "mbu_pct")
     if not have:
-        what = "peak_bandwidth_gb_s" if _with(rows, "read_gb_s") else "read_gb_s"
+        succeeded = [row for row in rows if not row.get("failed")]
+        what = "peak_bandwidth_gb_s" if _with(succeeded, "read_gb_s") else "read_gb_s"
         return _missing("mbu", words("card.mbu", C=rows[0]["C"]), what, words)
     row = have[0]
     level = row["C"]
@@ -137,13 +145,14 @@ def _gain(rows: list[dict[str, Any]], words: Words) -> Card:
     return Card("gain", words("card.gain", C=level), value, tuple(lines))
 
 
-def _ratio(rows: list[dict[str, Any]], words: Words) -> Card:
+def _ratio(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words) -> Card:
     have = _with(rows, "itl_p99_over_p50")
     if not have:
         return _missing("ratio", words("card.ratio"), "itl_p99_ms, itl_p50_ms", words)
     row = max(have, key=lambda row: row["itl_p99_over_p50"])
     value = Markup("{} ×").format(linked("itl_p99_over_p50", row["itl_p99_over_p50"], row["C"], words))
-    return Card("ratio", words("card.ratio"), value, (rich(words, "card.ratio.line", C=row["C"]),))
+    line = "card.ratio.line" if sweep.get("jitter_onset") is not None else "card.ratio.even"
+    return Card("ratio", words("card.ratio"), value, (rich(words, line, C=row["C"]),))
 
 
 def _kv(rows: list[dict[str, Any]], words: Words) -> Card:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from scripts.analysis import compare, findings, load_levels, tables, texts
@@ -103,7 +104,7 @@ def headline(one: Comparison, language: str) -> list[str]:
 
 def attributed(one: Comparison, language: str) -> str:
     """Return what a difference may be put down to, as far as the evidence goes."""
-    lines = [found.line() for found in one.differences if found.kind != "workload"]
+    lines = [found.line() for found in one.differences]
     kinds = one.attribution.unrecorded
     if one.attribution.status == "confounded" and kinds:
         lines.append(texts.fill("compare.not_recorded", language, kinds=", ".join(kinds)))
@@ -206,6 +207,9 @@ class _Writer:
             said.append(texts.fill("compare.method_repeats", language, freedom=one.freedom))
         if any(delta.band_from == "bootstrap and default" for delta in judged):
             shares = {"run_pct": f"{limits.run_noise_pct:g}", "tail_pct": f"{limits.run_noise_tail_pct:g}"}
+            stated = [d.band_pct for d in judged if d.band_from == "bootstrap and default" and "_p99_" not in d.metric]
+            known = [share for share in stated if share is not None]
+            shares["counts_pct"] = f"{median(known):.0f}" if known else "–"
             said.append(texts.fill("compare.method_default", language, **shares))
         return said
 
@@ -297,6 +301,8 @@ class _Writer:
         section = self._section("causes", mark, blocks, opening=(attributed(one, language), ""))
         # a knee that differs within noise has not moved: what F12 and F12b would say of it is not said
         noisy = any(knee.moved is False and knee.before != knee.after for knee in one.knees)
+        # nor what a level says that only one side has
+        noisy = noisy or set(one.derived[0].levels["C"]) != set(one.derived[1].levels["C"])
         rules = [name for name in RULES if name in claims and not (noisy and name in ("F12", "F12b"))]
         shown = tuple(replace(claims[name], id=f"{mark}{name}") for name in rules)
         return replace(section, claims=shown, blocks=tuple(blocks[1:] if rows else blocks))

@@ -10,7 +10,7 @@ from typing import Any
 
 from scripts.analysis import tables as contents
 from scripts.analysis import texts as finding_texts
-from scripts.analysis.report.definitions import DEFINITIONS, definition, shown
+from scripts.analysis.report.definitions import DEFINITIONS, Definition, definition, shown
 from scripts.analysis.report.words import Words
 
 Row = Mapping[str, Any]
@@ -77,22 +77,34 @@ def trace(key: str, value: float, level: int | None, words: Words) -> str:
     found = definition(key)
     if found is None:
         return f"{key} = {value!r}"
-    inputs = words("trace.inputs", inputs=", ".join(found.inputs)) if found.inputs else ""
+    source, columns = _source(found, words)
+    inputs = words("trace.inputs", inputs=", ".join(columns)) if columns else ""
     return words(
         "trace",
         label=found.label[words.place],
         C="–" if level is None else level,
         formula=found.formula[words.place],
-        source=found.source,
+        source=source,
         inputs=inputs,
         value=f"{value:.10g}",
     )
 
 
+def _source(found: Definition, words: Words) -> tuple[str, Sequence[str]]:
+    """Return the file a number was read from, and its columns there."""
+    if words.read_from is None or found.source == "derived.json":
+        return found.source, found.inputs
+    return words.read_from, (found.key,)
+
+
 def origin(key: str, words: Words) -> str:
     """Say where a column's numbers come from, without a single one of them."""
     found = definition(key)
-    return key if found is None else f"{found.label[words.place]}: {found.formula[words.place]} ({found.source})"
+    return (
+        key
+        if found is None
+        else f"{found.label[words.place]}: {found.formula[words.place]} ({_source(found, words)[0]})"
+    )
 
 
 def head(key: str, words: Words) -> str:

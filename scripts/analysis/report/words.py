@@ -54,6 +54,8 @@ WORDS: dict[str, tuple[str, str]] = {
         "并发是 {times} 倍,最后一段每槽只得 {marginal} tok/s",
     ),
     "card.ratio": ("Largest ITL p99 / p50", "ITL p99 / p50 最大比"),
+    "card.ratio.even": ("at C={C}; no level jitters", "出现在 C={C};没有一档出现抖动"),
+    "card.operating.barred": ("not claimed: barred by {audits}", "不下结论:被 {audits} 禁止"),
     "card.ratio.line": ("at C={C}; the mean does not show it", "出现在 C={C},均值看不见这个裂口"),
     "card.kv": ("KV pool in use at C={C}", "C={C} 时 KV 池占用"),
     "card.kv.line": ("measured mean; upper bound {bound}", "采样窗口实测均值,理论上界 {bound}"),
@@ -261,9 +263,13 @@ WORDS: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Words:
-    """Look words up in one language and fill in their numbers."""
+    """Look words up in one language and fill in their numbers.
+
+    ``read_from`` names the table of levels where that is all a report was built from: measured numbers come from there.
+    """
 
     language: str = "en"
+    read_from: str | None = None
 
     def __post_init__(self) -> None:
         if self.language not in LANGUAGES:
