@@ -15,9 +15,9 @@ def main(given: Any, out: Any) -> None:
     cell = json.loads(Path(given.cell).read_text(encoding="utf-8"))
     log = Path(given.startup_log).read_text(encoding="utf-8")
     scrapes, telemetry = schema.read("scrapes", given.scrapes), schema.read("telemetry", given.telemetry)
-    row = counters.of_level(cell, scrapes, log, schema.read("requests", given.requests))
-    schema.write("levels", [row], out.counters)
-    schema.write("gauges", counters.gauges(cell, scrapes, telemetry, row["kv_pool_tokens"]), out.gauges)
+    found = counters.of_level(cell, scrapes, log, schema.read("requests", given.requests), telemetry)
+    schema.write("levels", [found.row], out.counters)
+    schema.write("gauges", found.gauges, out.gauges)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One level's server counters, from the pages scraped around and during its load."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scripts.analysis import schema
@@ -18,83 +19,111 @@ RENAMED = {
 }
 
 
-def of_level(cell: Mapping[str, Any], scrapes: "pa.Table", startup: str, requests: "pa.Table") -> dict[str, Any]:
-    """Return the counter columns of one row of the levels table, and the boot it was measured on.
+@dataclass(frozen=True)
+class Counters:
+    """What the pages of one level say: ``row`` for the levels table, ``gauges`` for the table of that name."""
+
+    row: dict[str, Any]
+    gauges: list[dict[str, Any]]
+
+
+def of_level(
+    cell: Mapping[str, Any], scrapes: "pa.Table", startup: str, requests: "pa.Table", telemetry: "pa.Table"
+) -> Counters:
+    """Return the counters of one level, and the boot it was measured on.
 
     ``scrapes`` holds every page, ``startup`` is the level's startup log. Counters are the last page before the load
-    against the first after it; what no page says is null. The pool's size is the log's, else the page's.
+    against the first after it; what no page says is null. The pool's size is the log's, else the page's. Pages are read
+    one after the other, so that a long level needs no more memory than a short one.
     """
-    rows = scrapes.select(["kind", "target", "time_ns", "status", "body"]).to_pylist()
-    good = [row for row in rows if row["status"] == 200 and row["body"] is not None]
-    metrics = [row for row in good if row["target"] == "metrics"]
-    before = [row for row in metrics if row["kind"] == "before"]
-    after = [row for row in metrics if row["kind"] == "after"]
+    before = [body for _, body in _pages(scrapes, "metrics", "before")]
+    after = [body for _, body in _pages(scrapes, "metrics", "after")]
     engine = cell["plan"]["engine"]
     log = startup_log.read(startup, engine=None if engine == "openai" else engine) if startup.strip() else {}
     pool = log.get("kv_cache_tokens")
-    level: dict[str, Any] = {"C": cell["level"], "boot_id": cell["boot"]["boot_id"], "kv_pool_tokens": pool}
+    row: dict[str, Any] = {"C": cell["level"], "boot_id": cell["boot"]["boot_id"], "kv_pool_tokens": pool}
+    power = _power(telemetry)
     if not before or not after:
-        return level
+        return Counters(row, _gauges(cell, {}, power))
     steady = steady_window(requests, cell["level"])
     window = exposition.window(
-        before[-1]["body"],
-        after[0]["body"],
-        [(row["time_ns"], row["body"]) for row in metrics if row["kind"] == "during"],
-        before_ns=before[-1]["time_ns"],
-        after_ns=after[0]["time_ns"],
-        slots=[(row["time_ns"], row["body"]) for row in good if row["target"] == "slots" and row["kind"] == "during"],
+        before[-1],
+        after[0],
+        _pages(scrapes, "metrics", "during"),
+        before_ns=_times(scrapes, "before")[-1],
+        after_ns=_times(scrapes, "after")[0],
+        slots=_pages(scrapes, "slots", "during"),
         pool_tokens=pool,
         steady=None if steady.start_ns is None or steady.end_ns is None else (steady.start_ns, steady.end_ns),
     )
     known = {column.name for column in schema.LEVELS}
     named = {RENAMED.get(name, name): value for name, value in window.items()}
-    level |= {name: value for name, value in named.items() if name in known}
+    row |= {name: value for name, value in named.items() if name in known}
     if pool is None and window["pool"] is not None:
         printed, derived = (window["pool"].get(name) for name in ("kv_cache_tokens", "kv_cache_tokens_derived"))
-        level["kv_pool_tokens"] = derived if printed is None else printed
-    level |= drain(
-        [(row["time_ns"], row["body"]) for row in metrics if row["kind"] == "during"], cell["window"]["load_start_ns"]
-    )
-    return level
+        row["kv_pool_tokens"] = derived if printed is None else printed
+    row |= drain(window["series"]["waiting"], cell["window"]["load_start_ns"])
+    return Counters(row, _gauges(cell, window["series"], power))
 
 
-def gauges(
-    cell: Mapping[str, Any], scrapes: "pa.Table", telemetry: "pa.Table", pool: int | None
-) -> list[dict[str, Any]]:
-    """Return the server's gauges and the devices' power over the level, one row a reading, for the table ``gauges``."""
-    start, level = cell["window"]["load_start_ns"], cell["level"]
-    rows: list[dict[str, Any]] = []
-    for row in scrapes.select(["kind", "target", "time_ns", "status", "body"]).to_pylist():
-        if row["status"] != 200 or row["body"] is None or row["kind"] != "during":
-            continue
-        at = {"C": level, "t_s": (row["time_ns"] - start) / 1e9}
-        if row["target"] == "slots":
-            usage = exposition.slots_usage(row["body"], pool)["kv_usage"]
-            rows.append({**at, "kv_pct": None if usage is None else 100 * usage})
-            continue
-        values = exposition.values_of(exposition.parse(row["body"]))
-        usage = values["kv_usage"]
-        reading = {"running": values["running"], "waiting": values["waiting"]}
-        rows.append({**at, **reading, "kv_pct": None if usage is None else 100 * usage})
+def _chosen(scrapes: "pa.Table", target: str, kind: str) -> "pa.Table":
+    import pyarrow.compute as pc
+
+    asked = pc.and_(pc.equal(scrapes["target"], target), pc.equal(scrapes["kind"], kind))
+    good = pc.and_(pc.equal(scrapes["status"], 200), pc.is_valid(scrapes["body"]))
+    return scrapes.filter(pc.and_(asked, good)).sort_by("time_ns")
+
+
+def _pages(scrapes: "pa.Table", target: str, kind: str) -> Iterator[tuple[int, str]]:
+    """Yield (time, body) of the pages of one target that came, in the order of their times."""
+    chosen = _chosen(scrapes, target, kind).select(["time_ns", "body"])
+    for batch in chosen.to_batches(max_chunksize=64):
+        yield from zip(batch["time_ns"].to_pylist(), batch["body"].to_pylist(), strict=True)
+
+
+def _times(scrapes: "pa.Table", kind: str) -> list[int]:
+    found: list[int] = _chosen(scrapes, "metrics", kind)["time_ns"].to_pylist()
+    return found
+
+
+def _power(telemetry: "pa.Table") -> dict[int, float]:
+    """Return the power of the server's GPUs together, in W, by time."""
+    import pyarrow.compute as pc
+
+    asked = pc.and_(pc.equal(telemetry["quantity"], "power_w"), pc.starts_with(telemetry["device"], "gpu"))
     power: dict[int, float] = {}
-    for row in telemetry.select(["time_ns", "device", "quantity", "value"]).to_pylist():
-        if row["quantity"] == "power_w" and row["device"].startswith("gpu") and row["value"] is not None:
-            power[row["time_ns"]] = power.get(row["time_ns"], 0.0) + row["value"]
-    rows += [{"C": level, "t_s": (time - start) / 1e9, "power_w": watts} for time, watts in power.items()]
-    return sorted(rows, key=lambda row: float(row["t_s"]))
+    for reading in telemetry.filter(asked).select(["time_ns", "value"]).to_pylist():
+        if reading["value"] is not None:
+            power[reading["time_ns"]] = power.get(reading["time_ns"], 0.0) + reading["value"]
+    return power
 
 
-def drain(pages: list[tuple[int, str]], start_ns: int) -> dict[str, float | None]:
+def _gauges(
+    cell: Mapping[str, Any], series: Mapping[str, list[tuple[int, float]]], power: Mapping[int, float]
+) -> list[dict[str, Any]]:
+    """Return the server's gauges and the devices' power over the level, one row a time."""
+    start = cell["window"]["load_start_ns"]
+    rows: dict[int, dict[str, Any]] = {}
+    for name, column, factor in (
+        ("running", "running", 1.0),
+        ("waiting", "waiting", 1.0),
+        ("kv_usage", "kv_pct", 100.0),
+    ):
+        for time, value in series.get(name, ()):
+            rows.setdefault(time, {})[column] = factor * value
+    for time, watts in power.items():
+        rows.setdefault(time, {})["power_w"] = watts
+    return [{"C": cell["level"], "t_s": (time - start) / 1e9, **rows[time]} for time in sorted(rows)]
+
+
+def drain(waiting: list[tuple[int, float]], start_ns: int) -> dict[str, float | None]:
     """Return how long the queue took to drain from the start of the load, in s, and the share of the samples after that
-    with nobody waiting, in percent. Null where the pages do not say who waits.
+    with nobody waiting, in percent. ``waiting`` are (time, requests that wait); nulls where the pages do not say.
 
     The queue has drained at the first sample with nobody waiting after which half of the samples or more have nobody
     waiting; where it never waited that is 0.
     """
-    samples = [
-        (time, values["waiting"]) for time, page in pages for values in (exposition.values_of(exposition.parse(page)),)
-    ]
-    known = [(time, value) for time, value in samples if value is not None and time >= start_ns]
+    known = [(time, value) for time, value in waiting if time >= start_ns]
     nothing: dict[str, float | None] = {"waiting_drain_s": None, "waiting_steady_share_zero_pct": None}
     if not known:
         return nothing

@@ -497,36 +497,59 @@ def _within(points: Iterable[tuple[int, float]], span: tuple[int, int]) -> list[
 def window(
     before: str,
     after: str,
-    during: Sequence[tuple[int, str]],
+    during: Iterable[tuple[int, str]],
     *,
     before_ns: int | None = None,
     after_ns: int | None = None,
-    slots: Sequence[tuple[int, str]] = (),
+    slots: Iterable[tuple[int, str]] = (),
     pool_tokens: int | None = None,
     steady: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Return the server's counters over one level.
 
     ``before`` and ``after`` are the pages just before the load and after the server drained, ``during`` those between
-    as (monotonic ns, page), ``slots`` llama.cpp's /slots pages. Counter deltas and rates are after − before, rates per
-    second of wall clock between those two scrapes (``before_ns``, ``after_ns``); gauges are time-weighted over
-    ``during``, over ``steady`` (start ns, end ns) too if it is given. Shares are ``_frac`` (0 to 1), ``kv_*_pct`` in
-    percent, as the level table names them.
+    as (monotonic ns, page) in their order, ``slots`` llama.cpp's /slots pages; each is read once and not kept.
+    Counter deltas and rates are after − before, rates per second of wall clock between those two scrapes
+    (``before_ns``, ``after_ns``); gauges are time-weighted over ``during``, over ``steady`` (start ns, end ns) too if
+    it is given. Shares are ``_frac`` (0 to 1), ``kv_*_pct`` in percent, as the level table names them.
 
     A counter that went down between any two pages sets ``restarted``; the deltas are then None. Pages with damaged
-    lines are counted and their lines quoted under ``malformed``.
+    lines are counted and their lines quoted under ``malformed``. ``series`` holds the gauges as (time, value).
     """
     first, last = parse_whole(before), parse_whole(after)
-    pages = [(time, parse_whole(page)) for time, page in sorted(during, key=lambda pair: pair[0])]
-    order = [first, *(page for _, page in pages), last]
     fallen: list[str] = []
+    malformed: list[dict[str, Any]] = []
+    series: dict[str, list[tuple[int, float]]] = {"running": [], "waiting": [], "kv_usage": [], "kv_fullest": []}
     previous: Page | None = None
-    for page in order:
-        if engine_of(page) is None:
-            continue
-        if previous is not None:
-            fallen.extend(name for name in went_down(previous, page) if name not in fallen)
-        previous = page
+    scrapes = 0
+
+    def follow(where: str, page: Page) -> str | None:
+        """Note damaged lines and counters that went down since the page before; return the page's engine."""
+        nonlocal previous
+        if page.malformed:
+            lines = [{"line": number, "text": raw} for number, raw in page.malformed]
+            malformed.append({"page": where, "lines": lines})
+        engine = engine_of(page)
+        if engine is not None:
+            if previous is not None:
+                fallen.extend(name for name in went_down(previous, page) if name not in fallen)
+            previous = page
+        return engine
+
+    follow("before", first)
+    for time, page_text in during:
+        page = parse_whole(page_text)
+        scrapes += 1
+        engine = follow(f"during {time}", page)
+        values = values_of(page)
+        for name in ("running", "waiting", "kv_usage"):
+            value = values[name]
+            if value is not None:
+                series[name].append((time, value))
+        usages = {} if engine is None else _values(page, engine, metric_names.quantity("kv_usage"))
+        if usages:
+            series["kv_fullest"].append((time, max(usages.values())))
+    follow("after", last)
     restarted = bool(fallen)
     old, new = values_of(first), values_of(last)
     seconds = None
@@ -539,21 +562,10 @@ def window(
     def rate(value: float | None, scale: float) -> float | None:
         return None if value is None or seconds is None else value / seconds / scale
 
-    series: dict[str, list[tuple[int, float]]] = {"running": [], "waiting": [], "kv_usage": [], "kv_fullest": []}
-    for time, page in pages:
-        values = values_of(page)
-        for name in ("running", "waiting", "kv_usage"):
-            value = values[name]
-            if value is not None:
-                series[name].append((time, value))
-        engine = engine_of(page)
-        usages = {} if engine is None else _values(page, engine, metric_names.quantity("kv_usage"))
-        if usages:
-            series["kv_fullest"].append((time, max(usages.values())))
     processing: list[tuple[int, float]] = []
     bad_slots = 0
     page_has_usage = bool(series["kv_usage"])
-    for time, page_text in sorted(slots, key=lambda pair: pair[0]):
+    for time, page_text in slots:
         try:
             usage = slots_usage(page_text, pool_tokens)
         except SweepError:
@@ -577,7 +589,8 @@ def window(
         "restarted": restarted,
         "counters_fell": fallen,
         "window_s": seconds,
-        "scrapes": len(pages),
+        "scrapes": scrapes,
+        "series": series,
     }
     result.update(_gauges(series, "", None))
     if steady is not None:
@@ -617,11 +630,7 @@ def window(
         key = f"server_{name}_mean_ms" if name in ("ttft", "itl", "tpot", "e2e") else f"{name}_mean_ms"
         result[key] = None if mean is None else mean * 1000
     result["pool"] = pool_of(last)
-    result["malformed"] = [
-        {"page": where, "lines": [{"line": number, "text": raw} for number, raw in page.malformed]}
-        for where, page in [("before", first), *((f"during {time}", page) for time, page in pages), ("after", last)]
-        if page.malformed
-    ]
+    result["malformed"] = malformed
     result["malformed_slots_pages"] = bad_slots
     return result
 
