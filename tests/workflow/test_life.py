@@ -206,7 +206,7 @@ def test_a_second_run_waits_while_the_machine_is_held(project: Project, tmp_path
         else:
             pytest.fail("".join(lines))
         assert "somebody else" in lines[-1]
-        assert not list(project.root.glob("results/raw/*/small/llama_cpp/c1"))
+        assert not list(project.root.glob("results/raw/*/small/llama_cpp/c1/runs"))
         held.release()
         out = finish(child, 120)
     assert child.returncode == 0, out
