@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 RENAMED = {
     "server_e2e_mean_ms": "server_e2el_mean_ms",
     "window_s": "counters_window_s",
-    "steady_running_mean": None,
-    "steady_kv_mean_pct": None,
 }
 
 
