@@ -26,6 +26,8 @@ METRICS = (
     "e2el_p50_ms",
     "e2el_p99_ms",
 )
+IN_STEP = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "itl_p99_ms")
+"""What depends on whether streams run in step: prompts computed together wait for each other and stall nobody."""
 KNEES = ("jitter_onset", "quiet_fallback", "operating_point", "saturated", "scaling_departs", "marginal_falls")
 # fields of a context that are inputs of a measurement, by what they are; everything else follows from them
 WORKLOAD = ("input_tokens", "output_tokens", "workload")
@@ -322,8 +324,9 @@ def compare(
     names = [prefix + name for name in metrics]
     both = ((left, before), (right, after))
     noises = {name: _between(both, name, limits) for name in names}
+    steps = {level: in_step(left.row(level), right.row(level), limits) for level in shared}
     tests = sum(_comparable(left, right, level, name) for level in shared for name in names)
-    deltas = tuple(_delta(level, name, both, noises[name], tests) for level in shared for name in names)
+    deltas = tuple(_delta(level, name, both, noises[name], tests, steps[level]) for level in shared for name in names)
     freedom = max((one.freedom for found in noises.values() for one in found.values() if one.freedom), default=None)
     verdicts = {level: _verdict([one for one in deltas if level == one.C]) for level in shared}
     old_memory, new_memory = (kv.memory_of(side.context.get("startup"), side.context) for side in (before, after))
@@ -359,6 +362,12 @@ def compare_all(sides: Sequence[Side], allow_unlike: bool = False) -> list[Compa
     if len(set(labels)) < len(labels):
         raise SweepError(f"sweeps to compare need different labels, found {', '.join(labels)}")
     return [compare(sides[0], side, allow_unlike) for side in sides[1:]]
+
+
+def in_step(left: Mapping[str, Any], right: Mapping[str, Any], limits: Thresholds) -> tuple[float | None, ...] | None:
+    """Return how far the streams of a level ran in step on both sides (%), None where they did on neither."""
+    shares = tuple(get(row, "in_step_pct") for row in (left, right))
+    return shares if any(share is not None and share >= limits.in_step_pct for share in shares) else None
 
 
 def _comparable(left: Derived, right: Derived, level: int, name: str) -> bool:
@@ -408,8 +417,19 @@ def _value(derived: Derived, side: Side, level: int, name: str) -> noise.Value |
     return noise.Value(runs, noise.within_of(get(row, f"{name}_lo"), get(row, f"{name}_hi"), column))
 
 
-def _delta(level: int, name: str, both: Sides, between: Mapping[int, noise.Between], tests: int) -> Delta:
-    """Judge one metric at one level against the noise of ``noise.band``, for one of ``tests`` comparisons."""
+def _delta(
+    level: int,
+    name: str,
+    both: Sides,
+    between: Mapping[int, noise.Between],
+    tests: int,
+    steps: tuple[float | None, ...] | None,
+) -> Delta:
+    """Judge one metric at one level against the noise of ``noise.band``, for one of ``tests`` comparisons.
+
+    ``steps``: see ``in_step``. Streams in step make a few long waves of a run, and which way they fell into step may be
+    chance, so what depends on it has moved only where both sides were measured again.
+    """
     sides = [side for _, side in both]
     old, new = (_value(derived, side, level, name) for derived, side in both)
     if old is None or new is None:
@@ -428,9 +448,11 @@ def _delta(level: int, name: str, both: Sides, between: Mapping[int, noise.Betwe
     moved = abs(math.log(after / before)) > band.log
     origin = f"bootstrap and {band.origin}"
     share = 100 * width / before
-    return Delta(
-        level, name, before, after, delta, pct, width, origin, "moved" if moved else "within noise", None, share
-    )
+    verdict, reason = "moved" if moved else "within noise", None
+    if moved and steps is not None and name.endswith(IN_STEP) and min(len(old.runs), len(new.runs)) == 1:
+        shown = " against ".join("–" if one is None else f"{one:.0f}%" for one in steps)
+        verdict, reason = "not evaluable", f"streams in step ({shown}), which may be chance: measure with repeats"
+    return Delta(level, name, before, after, delta, pct, width, origin, verdict, reason, share)
 
 
 def _sharing(both: Sides, shared: Sequence[int]) -> Sides:

@@ -1,8 +1,10 @@
 """How sure the numbers of a level are: bootstrap intervals, samples behind a percentile, agreement of a rule.
 
 The bootstrap draws whole requests with replacement (a request's gaps stay together: they share its neighbours, so they
-are not independent) and computes each metric on every draw. It is seeded by the level, hence deterministic. What it
-does not see: a shock that hits all requests at once, and drift between runs; only repeated runs show those.
+are not independent) and computes each metric on every draw. Requests that run at the same time share their fate too: one
+prefill stalls all of them, and streams that started in step stay in step. So runs of C requests that were released one
+after the other are drawn together (circular blocks; shorter ones where the level has under four waves). It is seeded by
+the level, hence deterministic. What it does not see: drift between runs; only repeated runs show that.
 
 A percentile of millions of gaps is not sorted anew for each draw. For each percentile the ranks that a draw can reach
 (six standard errors of the blocked rank, computed exactly) are cut at 16 to 64 places; counting per request the
@@ -37,6 +39,8 @@ MIN_REQUESTS = 5
 """Fewer requests give no interval: the draws repeat each other."""
 SAMPLES_ABOVE = 2
 """A percentile needs this many samples above it: 200 for p99, 20 for p90, 4 for p50."""
+BLOCKS = 4
+"""Blocks that a draw is made of at least: with fewer, draws repeat each other."""
 TAIL_REQUESTS = 10
 """Requests that must share the gaps at and above ITL p99."""
 
@@ -53,7 +57,7 @@ def replicates(level: Level, count: int = REPLICATES, seed: int = SEED) -> "pd.D
     import pandas as pd
 
     columns: dict[str, Any] = {"replicate": np.arange(count)}
-    weights = _draws(len(level.requests), count, np.random.default_rng([seed, level.concurrency]))
+    weights = _draws(level, count, np.random.default_rng([seed, level.concurrency]))
     order = np.argsort(level.samples.gap_ms)
     ordered, owner = level.samples.gap_ms[order], level.samples.request[order]
     columns |= _block(level, weights, (ordered, owner), level.requests.ok, None)
@@ -175,11 +179,18 @@ def agreement(
     return Agreement(chosen, counts[chosen] / len(picks), dict(counts))
 
 
-def _draws(requests: int, count: int, random: np.random.Generator) -> Drawn:
-    """Return how often each request is drawn, one row a draw."""
+def _draws(level: Level, count: int, random: np.random.Generator) -> Drawn:
+    """Return how often each request is drawn, one row a draw: blocks of requests in order of their release."""
+    requests = len(level.requests)
     drawn = np.zeros((count, requests), np.float32)
-    for i in range(count if requests else 0):
-        drawn[i] = np.bincount(random.integers(0, requests, requests), minlength=requests)
+    if requests == 0:
+        return drawn
+    released = np.argsort(level.requests.scheduled_ns, kind="stable")
+    block = np.arange(max(1, min(level.concurrency, requests // BLOCKS)))
+    for i in range(count):
+        starts = random.integers(0, requests, -(-requests // len(block)))
+        places = (starts[:, None] + block).ravel()[:requests] % requests
+        drawn[i] = np.bincount(released[places], minlength=requests)
     return drawn
 
 

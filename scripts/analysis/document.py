@@ -173,10 +173,11 @@ FRAMES = (
 )
 
 CONFIDENCE = """Intervals are 95% bootstrap intervals (percentile method, 200 draws, seeded by the level): whole
-requests are drawn with replacement, so the gaps of a request stay together. Throughput of a draw is
-the measured throughput × (tokens ÷ slot time of the draw) ÷ (the same of the run). Fewer than five
-requests give none. They do not see shocks that hit all requests at once, nor drift between runs. A
-percentile needs two samples above it: p99 rests on at least 200 requests, p90 on 20.
+requests are drawn with replacement, so the gaps of a request stay together, and so do requests that ran
+side by side: C of them, released one after the other, are one block (a quarter of the requests where
+there are fewer than four waves). Throughput of a draw is the measured throughput × (tokens ÷ slot time
+of the draw) ÷ (the same of the run). Fewer than five requests give none. They do not see drift between
+runs. A percentile needs two samples above it: p99 rests on at least 200 requests, p90 on 20.
 """
 
 

@@ -105,6 +105,7 @@ def of_read(level: Level) -> Row:
     row |= {"identity_residual_max_ms": identity_residual_ms(level.requests, level.samples)}
     row |= client(level.requests)
     row |= stalls.of_level(level.samples, level.stalls, level.concurrency, row["output_tokens_mean"])
+    row["in_step_pct"] = stalls.in_step_pct(level.requests, level.concurrency, level.stalls.slack_ms)
     row |= burst.of_level(level.requests)
     row |= steady(level, row["duration_s"])
     return row

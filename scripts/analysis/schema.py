@@ -264,6 +264,16 @@ _STALLS = (
     Column("itl_unstalled_p50_ms", "float64", "ms", "Median of the gaps without a stall"),
 )
 
+_STEP = (
+    Column(
+        "in_step_pct",
+        "float64",
+        "%",
+        "Streams that ran in step, first wave left out; null at C = 1",
+        "mean of (other first tokens in a request's own step) / (C - 1)",
+    ),
+)
+
 _BURST = (
     Column("ttft_p95_ms", "float64", "ms", "95th percentile of TTFT"),
     Column("burst_requests", "int64", "", "Requests of the first wave that succeeded"),
@@ -474,7 +484,7 @@ LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
     "Throughput": _THROUGHPUT,
     "Latency": _latency(),
     "Samples, clock and concurrency": _CLOCK,
-    "Stalls": _STALLS,
+    "Stalls": (*_STALLS, *_STEP),
     "Launch burst": _BURST,
     "Steady state": _STEADY,
     "Confidence": _CONFIDENCE,

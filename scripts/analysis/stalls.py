@@ -137,6 +137,23 @@ COLUMNS = (
 )
 
 
+def in_step_pct(requests: Requests, concurrency: int, slack_ms: float | None) -> float | None:
+    """Return how far the streams ran in step, 0 to 100%: of the other streams (C - 1), the share whose first token came
+    within ``slack_ms`` of a request's own, mean over the requests after the first wave.
+
+    In a closed loop with equal lengths both ends hold themselves up: streams that start together end together. Which one
+    a run falls into may be chance, and TTFT, TPOT and the tail of ITL follow from it. None at C = 1 and with one wave.
+    """
+    began = requests.first_token_ns != NONE
+    own = requests.first_token_ns[began & (requests.wave > 0)]
+    if concurrency < 2 or slack_ms is None or len(own) == 0:
+        return None
+    slack = round(slack_ms * 1e6)
+    firsts = np.sort(requests.first_token_ns[began])
+    near = np.searchsorted(firsts, own + slack, side="right") - np.searchsorted(firsts, own - slack, side="left")
+    return 100 * min(1.0, float((near - 1).mean()) / (concurrency - 1))
+
+
 @dataclass(frozen=True)
 class Crossing:
     """Where the share of stalled gaps crosses a percentile, which then jumps from an ordinary gap to a stall.

@@ -44,6 +44,7 @@ class Thresholds:
     temperature_fall_c: float = 1.0  # A12
     run_noise_pct: float = 5.0  # comparison: standard deviation from run to run where nothing was repeated …
     run_noise_tail_pct: float = 10.0  # … and of p99
+    in_step_pct: float = 25.0  # comparison: streams in step from here on, by chance as long as nothing was repeated
     knee_agreement_pct: float = 5.0  # comparison: knees that agree in fewer resampled pairs have moved
     identity_ms: float = 1.0  # A7
     client_cpu_pct: float = 100.0  # A14: one core's worth

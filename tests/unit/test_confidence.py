@@ -1,6 +1,7 @@
 """Bootstrap intervals, samples behind a percentile, agreement of a rule."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def test_draws_of_few_samples_are_exact() -> None:
     """Every percentile of every draw is numpy's over the drawn requests' values, repeated as often as drawn."""
     level = level_of(9)
     table = confidence.replicates(level, count=20, seed=5)
-    drawn = confidence._draws(9, 20, np.random.default_rng([5, 4]))
+    drawn = confidence._draws(level, 20, np.random.default_rng([5, 4]))
     for i in range(20):
         times = drawn[i].astype(int)
         gaps = np.repeat(level.samples.gap_ms, times[level.samples.request])
@@ -50,11 +51,41 @@ def test_draws_of_many_samples_follow_the_exact_ones() -> None:
     run = simulate(concurrency=8, waves=40, stagger_ms=160, vary=6)
     level = metrics.read({"level": 8}, run.requests, run.chunks)
     table = confidence.replicates(level, count=60)
-    drawn = confidence._draws(len(level.requests), 60, np.random.default_rng([confidence.SEED, 8])).astype(int)
+    drawn = confidence._draws(level, 60, np.random.default_rng([confidence.SEED, 8])).astype(int)
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
         exact = np.array([np.quantile(np.repeat(level.samples.gap_ms, d[level.samples.request]), share) for d in drawn])
         found = table[f"itl_{name}_ms"].to_numpy()
         assert np.abs(found - exact).max() <= 0.1 * max(np.ptp(exact), 1e-3)
+
+
+def test_requests_that_ran_side_by_side_are_drawn_together() -> None:
+    """Four waves of four streams: a draw is four blocks of four, in order of release, wherever the numbers lie."""
+    level = level_of(16)
+    backwards = replace(level, requests=replace(level.requests, scheduled_ns=-level.requests.scheduled_ns))
+    for one in (level, backwards):
+        drawn = confidence._draws(one, 200, np.random.default_rng(1))
+        assert (drawn.sum(axis=1) == 16).all()
+        ordered = drawn[:, np.argsort(one.requests.scheduled_ns, kind="stable")]
+        turned = ordered - np.roll(ordered, 1, axis=1)
+        assert (np.abs(turned).sum(axis=1) <= 8).all()  # four blocks begin and end, nothing else changes
+        assert drawn.var(axis=0).min() > 0
+    assert (confidence._draws(level_of(4), 50, np.random.default_rng(1)).max(axis=1) > 1).any()  # one wave only
+
+
+def test_a_shock_to_a_whole_wave_widens_the_interval() -> None:
+    """Half of the waves of eight streams are three times as slow: with 8 waves, the mean is known to some 30%."""
+
+    def width(together: bool) -> float:
+        rows = []
+        for i in range(64):
+            wave, slot = divmod(i, 8)
+            slow = wave % 2 if together else (slot + wave) % 2
+            rows.append(levels.request(i, [1000.0 * wave + (90 if slow else 30)], sent_ms=1000.0 * wave, slot=slot))
+        level = metrics.read({"level": 8}, levels.requests(rows), levels.streams({}))
+        found = confidence.intervals(confidence.replicates(level))
+        return float(found["ttft_mean_ms_hi"] - found["ttft_mean_ms_lo"])  # type: ignore[operator]
+
+    assert width(together=True) > 2 * width(together=False)
 
 
 def test_same_level_same_draws_and_another_seed_other_draws() -> None:

@@ -98,6 +98,9 @@ def headline(one: Comparison, language: str) -> list[str]:
         top = max(changed, key=lambda delta: abs(delta.delta_pct or 0.0) / (delta.band_pct or 1.0))
         metric = texts.column(top.metric, language)
         said.append(say("largest", metric=metric, C=top.C, pct=top.delta_pct, band=top.band_pct))
+        said += [] if one.freedom else [say("unrepeated")]
+    stepping = sorted({delta.C for delta in one.deltas if delta.verdict == "not evaluable" and delta.band is not None})
+    said += [say("in_step", levels=stepping)] if stepping else []
     said.append(attributed(one, language))
     return said
 
