@@ -10,22 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scripts.analysis import agreement, context, load_levels, schema
-from scripts.harness import rule
+from scripts.harness import records, rule
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def load(path: str) -> Any:
-    return json.loads(Path(path).read_text(encoding="utf-8"))
-
-
-def main(metrics: Sequence[str], cells: Sequence[str], given: Any, report: dict[str, Any], out: Any) -> None:
+def main(
+    metrics: Sequence[str], cells: Sequence[str], given: Any, report: dict[str, Any], names: Any, out: Any
+) -> None:
     table = pa.concat_tables([pq.read_table(path) for path in metrics]).sort_by("C")
     schema.write("levels", table, out.levels, out.csv)
-    records = [load(path) for path in cells]
-    known = context.build(records, load(given.kv_pool), load(given.machine), load(given.peaks), report)
-    draws = {cell["level"]: pd.read_parquet(path) for cell, path in zip(records, given.replicates, strict=True)}
+    found = [records.read_cell(path) for path in cells]
+    known = context.build(found, *map(records.read, (given.kv_pool, given.machine, given.peaks)), report)
+    known |= dict(names.items())  # where it lies: a round may have been copied under another name
+    draws = {cell["level"]: pd.read_parquet(path) for cell, path in zip(found, given.replicates, strict=True)}
     known["agreement"] = agreement.of_sweep(draws, load_levels.read_levels(out.levels), known)
     Path(out.context).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
 
@@ -33,4 +32,4 @@ def main(metrics: Sequence[str], cells: Sequence[str], given: Any, report: dict[
 if __name__ == "__main__":
     given = snakemake.input
     with rule.job(snakemake.log[0]):
-        main(given.metrics, given.cells, given, snakemake.params.report, snakemake.output)
+        main(given.metrics, given.cells, given, snakemake.params.report, snakemake.wildcards, snakemake.output)

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.analysis import kv_pool
-from scripts.harness import rule, startup_log
+from scripts.harness import records, rule, startup_log
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
 def main(boot: str, log: str, out: str) -> None:
-    record = json.loads(Path(boot).read_text(encoding="utf-8"))
+    record = records.read(boot)
     engine = None if record["engine"] == "openai" else record["engine"]
     found = kv_pool.complete(
         startup_log.read(Path(log).read_text(encoding="utf-8"), engine, log), record.get("kv_pool")

@@ -1,20 +1,18 @@
 """Compute one level from its raw files and counters."""
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
 from scripts.analysis import level, schema
-from scripts.harness import rule
+from scripts.harness import records, rule
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
 def main(cell: str, requests: str, chunks: str, telemetry: str, counters: str, out: Any) -> None:
-    found = json.loads(Path(cell).read_text(encoding="utf-8"))
+    found = records.read_cell(cell)
     row = pq.read_table(counters).to_pylist()[0]
     rows = schema.read("requests", requests, without=("text", "error_message"))
     computed = level.compute(found, rows, chunks, schema.read("telemetry", telemetry), row)

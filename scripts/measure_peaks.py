@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scripts.harness import peaks, rule, wiring
+from scripts.harness import peaks, records, rule, wiring
 from scripts.harness.lock import MACHINE_LOCK, Lock
 
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def main(machine_json: str, name: str, out: str, log: str) -> None:
-    facts: dict[str, Any] = json.loads(Path(machine_json).read_text(encoding="utf-8"))
     with rule.job(log) as say:
+        facts = records.read(machine_json)
         override = wiring.known_machines(Path.cwd()).get(name, {}).get("peaks")
         found = peaks.of_machine(facts, "bf16", override, name)
         if found is None:

@@ -1,18 +1,17 @@
 """Read one level's counters from the pages that were scraped around and during its load."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.analysis import counters, schema
-from scripts.harness import rule
+from scripts.harness import records, rule
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
 def main(given: Any, out: Any) -> None:
-    cell = json.loads(Path(given.cell).read_text(encoding="utf-8"))
+    cell = records.read_cell(given.cell)
     log = Path(given.startup_log).read_text(encoding="utf-8")
     scrapes, telemetry = schema.read("scrapes", given.scrapes), schema.read("telemetry", given.telemetry)
     found = counters.of_level(cell, scrapes, log, schema.read("requests", given.requests), telemetry)

@@ -28,6 +28,8 @@ METRICS = (
 )
 IN_STEP = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "itl_p99_ms")
 """What depends on whether streams run in step: prompts computed together wait for each other and stall nobody."""
+BY_STEP = ("jitter_onset", "quiet_fallback", "operating_point")
+"""Rules that read one of them."""
 KNEES = ("jitter_onset", "quiet_fallback", "operating_point", "saturated", "scaling_departs", "marginal_falls")
 # fields of a context that are inputs of a measurement, by what they are; everything else follows from them
 WORKLOAD = ("input_tokens", "output_tokens", "workload")
@@ -325,8 +327,14 @@ def compare(
     both = ((left, before), (right, after))
     noises = {name: _between(both, name, limits) for name in names}
     steps = {level: in_step(left.row(level), right.row(level), limits) for level in shared}
+    once = [level for level in shared if min(len(_runs(*one, level, names[0])) for one in both) <= 1]
+    chance = frozenset(level for level in once if steps[level] is not None)
     tests = sum(_comparable(left, right, level, name) for level in shared for name in names)
-    deltas = tuple(_delta(level, name, both, noises[name], tests, steps[level]) for level in shared for name in names)
+    deltas = tuple(
+        _delta(level, name, both, noises[name], tests, steps[level] if level in chance else None)
+        for level in shared
+        for name in names
+    )
     freedom = max((one.freedom for found in noises.values() for one in found.values() if one.freedom), default=None)
     verdicts = {level: _verdict([one for one in deltas if level == one.C]) for level in shared}
     old_memory, new_memory = (kv.memory_of(side.context.get("startup"), side.context) for side in (before, after))
@@ -336,7 +344,7 @@ def compare(
         unlike=unlike,
         differences=tuple(found),
         deltas=deltas,
-        knees=_knees(_sharing(both, shared) if levels_differ else both, noises, limits, prefix, levels_differ),
+        knees=_knees(_sharing(both, shared) if levels_differ else both, noises, limits, prefix, levels_differ, chance),
         levels=verdicts,
         pool={
             **pools(before.context, after.context),
@@ -427,8 +435,8 @@ def _delta(
 ) -> Delta:
     """Judge one metric at one level against the noise of ``noise.band``, for one of ``tests`` comparisons.
 
-    ``steps``: see ``in_step``. Streams in step make a few long waves of a run, and which way they fell into step may be
-    chance, so what depends on it has moved only where both sides were measured again.
+    ``steps``: see ``in_step``, of a level that was not measured again on both sides. Whether streams fall into step may
+    be chance, and once they are they stay, so no spread within a run shows it.
     """
     sides = [side for _, side in both]
     old, new = (_value(derived, side, level, name) for derived, side in both)
@@ -449,7 +457,7 @@ def _delta(
     origin = f"bootstrap and {band.origin}"
     share = 100 * width / before
     verdict, reason = "moved" if moved else "within noise", None
-    if moved and steps is not None and name.endswith(IN_STEP) and min(len(old.runs), len(new.runs)) == 1:
+    if moved and steps is not None and name.endswith(IN_STEP):
         shown = " against ".join("–" if one is None else f"{one:.0f}%" for one in steps)
         verdict, reason = "not evaluable", f"streams in step ({shown}), which may be chance: measure with repeats"
     return Delta(level, name, before, after, delta, pct, width, origin, verdict, reason, share)
@@ -471,8 +479,12 @@ def _knees(
     limits: Thresholds,
     prefix: str,
     levels_differ: bool = False,
+    chance: frozenset[int] = frozenset(),
 ) -> tuple[Knee, ...]:
-    """Compare the named rules. A difference that the draws of both sides make by themselves has not moved."""
+    """Compare the named rules. A difference that the draws of both sides make by themselves has not moved.
+
+    ``chance``: levels whose streams ran in step and that were not measured again, see ``_delta``.
+    """
     if levels_differ and not {row["C"] for row in both[0][0].rows} & {row["C"] for row in both[1][0].rows}:
         rules = [derived.sweep["rules"] for derived, _ in both]
         values = [(rule, rules[0][rule]["value"], rules[1][rule]["value"]) for rule in KNEES]
@@ -491,6 +503,9 @@ def _knees(
             continue
         agree = 100 * noise.agreement(picks[0][rule], picks[1][rule]) if all(picks) else None
         noisy = before != after and agree is not None and agree >= limits.knee_agreement_pct
+        if before != after and not noisy and rule in BY_STEP and chance & {before, after}:
+            found.append(Knee(rule, before, after, None, "streams in step: measure with repeats", agree))
+            continue
         found.append(Knee(rule, before, after, before != after and not noisy, "within noise" if noisy else None, agree))
     return tuple(found)
 

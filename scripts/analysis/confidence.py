@@ -1,10 +1,10 @@
 """How sure the numbers of a level are: bootstrap intervals, samples behind a percentile, agreement of a rule.
 
 The bootstrap draws whole requests with replacement (a request's gaps stay together: they share its neighbours, so they
-are not independent) and computes each metric on every draw. Requests that run at the same time share their fate too: one
-prefill stalls all of them, and streams that started in step stay in step. So runs of C requests that were released one
-after the other are drawn together (circular blocks; shorter ones where the level has under four waves). It is seeded by
-the level, hence deterministic. What it does not see: drift between runs; only repeated runs show that.
+are not independent) and computes each metric on every draw. Requests that run side by side share their fate too: one
+prefill stalls all of them, and streams that started in step stay in step. So C requests that were released one after
+the other are drawn together (circular blocks; shorter ones where the level has under four waves). It is seeded by the
+level, hence deterministic. What it does not see: drift between runs; only repeated runs show that.
 
 A percentile of millions of gaps is not sorted anew for each draw. For each percentile the ranks that a draw can reach
 (six standard errors of the blocked rank, computed exactly) are cut at 16 to 64 places; counting per request the

@@ -141,8 +141,8 @@ def in_step_pct(requests: Requests, concurrency: int, slack_ms: float | None) ->
     """Return how far the streams ran in step, 0 to 100%: of the other streams (C - 1), the share whose first token came
     within ``slack_ms`` of a request's own, mean over the requests after the first wave.
 
-    In a closed loop with equal lengths both ends hold themselves up: streams that start together end together. Which one
-    a run falls into may be chance, and TTFT, TPOT and the tail of ITL follow from it. None at C = 1 and with one wave.
+    In a closed loop with equal lengths both ends hold themselves up: streams that start together end together. Which
+    one a run falls into may be chance; TTFT, TPOT and the tail of ITL follow from it. None at C = 1 and with one wave.
     """
     began = requests.first_token_ns != NONE
     own = requests.first_token_ns[began & (requests.wave > 0)]

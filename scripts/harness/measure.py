@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import engines, machine, plan, process, rounds, server
+from scripts.harness import engines, machine, plan, process, records, rounds, server
 from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
 from scripts.harness.plan import Sweep
 from scripts.harness.server import Attached, Places, Wanted
 
-CELL_SCHEMA = 1
 OUTPUTS = (
     "cell.json",
     "requests.parquet",
@@ -232,7 +231,7 @@ def _measure(
     window |= {"load_start_ns": result.load_start_ns, "load_end_ns": result.load_end_ns}
     order = plan.order_of(job.sweep)
     return {
-        "schema": CELL_SCHEMA,
+        "schema": records.CELL_SCHEMA,
         "machine": job.sweep.machine,
         "round": job.sweep.round,
         "sweep": job.sweep.name,

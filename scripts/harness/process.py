@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -20,6 +22,9 @@ TOKEN = "CONCURRENCY_SWEEP_TOKEN"
 """Environment variable every process of one server carries; inherited, so it finds the whole tree."""
 
 PR_SET_PDEATHSIG = 1
+
+READERLESS_S = 3.0
+"""Time a run may take to end by itself after the last reader of its output is gone, seconds."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,25 @@ def end_jobs_on_termination() -> None:
                         child.terminate()
 
     threading.Thread(target=loop, name="termination", daemon=True).start()
+    threading.Thread(target=_end_without_reader, name="reader-watch", daemon=True).start()
+
+
+def _end_without_reader() -> None:
+    """End this process when nobody reads what it prints any more (``| tee`` that was killed, a closed terminal window).
+
+    Snakemake may wait for ever where it cannot print, its server with it. As after SIGTERM, and if that is not enough,
+    for good.
+    """
+    outputs = select.poll()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                outputs.register(descriptor, 0)
+    while not any(event & select.POLLERR for _, event in outputs.poll(500)):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(READERLESS_S)
+    os._exit(128 + signal.SIGPIPE)
 
 
 def owner() -> Identity:

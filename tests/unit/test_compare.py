@@ -297,6 +297,53 @@ def test_a_knee_that_the_draws_move_by_themselves_has_not_moved() -> None:
     assert knee.agree_pct < 5
 
 
+def stepping(label: str, shares: float, tail: float = 1.0, again: int = 0) -> compare.Side:
+    """A sweep whose streams ran in step, with another ITL p99 at C=16."""
+    table = case.levels().assign(in_step_pct=[None, 0.0, 10.0, 20.0, shares])
+    table.loc[table["C"] == 16, ["itl_p99_ms", "ttft_p50_ms"]] *= tail
+    return compare.Side(label, with_bounds(table), case.context(), (table,) * again)
+
+
+@pytest.mark.parametrize(("before", "after", "known"), [(5, 10, True), (80, 10, False), (10, 30, False)])
+def test_what_streams_in_step_decide_has_not_moved_without_repeats(before: float, after: float, known: bool) -> None:
+    found = compare.compare(stepping("a", before), stepping("b", after, 8))
+    tail = {one.metric: one for one in found.deltas if one.C == 16}
+    assert tail["itl_p99_ms"].verdict == ("moved" if known else "not evaluable")
+    assert tail["ttft_p50_ms"].verdict == ("moved" if known else "not evaluable")
+    assert tail["output_tok_s"].verdict == "within noise"
+    assert found.levels[16] == ("moved" if known else "within noise")
+    if not known:
+        assert tail["itl_p99_ms"].reason is not None
+        assert f"streams in step ({before}% against {after}%)" in tail["itl_p99_ms"].reason
+
+
+def test_repeats_of_both_sides_tell_whether_streams_in_step_moved() -> None:
+    both = compare.compare(stepping("a", 80, again=2), stepping("b", 10, 8, again=2))
+    assert both.levels[16] == "moved"
+    one = compare.compare(stepping("a", 80, again=2), stepping("b", 10, 8))
+    assert one.levels[16] == "within noise"
+
+
+def test_a_slower_server_moved_though_its_streams_ran_in_step() -> None:
+    slow = side("b", 2.0)
+    slow = replace(slow, levels=slow.levels.assign(in_step_pct=90.0))
+    assert set(compare.compare(side("a"), slow).levels.values()) == {"moved"}
+
+
+def test_a_knee_that_streams_in_step_decide_is_not_judged_without_repeats() -> None:
+    def knee(share: float) -> compare.Knee:
+        calm = case.levels().assign(in_step_pct=share)
+        calm.loc[calm["C"] == 8, "itl_p99_ms"] = 1.05 * calm.loc[calm["C"] == 8, "itl_p50_ms"]
+        wild = case.levels().assign(in_step_pct=share)
+        sides = [
+            compare.Side(name, with_bounds(table), case.context(), (), draws(table, 0.05))
+            for name, table in (("a", calm), ("b", wild))
+        ]
+        return next(one for one in compare.compare(*sides).knees if one.rule == "jitter_onset")
+
+    assert (knee(10.0).moved, knee(60.0).moved) == (True, None)
+
+
 def test_another_endpoint_is_another_workload() -> None:
     chat = case.context(client_arguments={**case.CONTEXT["client_arguments"], "endpoint": "chat"})
     plain = case.context(client_arguments={**case.CONTEXT["client_arguments"], "endpoint": "completions"})

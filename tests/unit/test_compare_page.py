@@ -68,6 +68,20 @@ def test_back_to_back_rounds_are_within_noise(tmp_path: Path) -> None:
     assert verdicts["verdict"].tolist() == ["within noise"] * 5
 
 
+def test_streams_in_step_and_missing_repeats_are_said(tmp_path: Path) -> None:
+    sides = [member("a"), member("b", 2.0)]
+    for one in sides:
+        one.side.levels["in_step_pct"] = 70.0
+    written = comparison.write([sides], tmp_path)
+    page = written.page.read_text()
+    assert "At C=1, 2, 4, 8, 16 streams ran in step on one side or both, which may be chance" in page
+    assert "Neither side was repeated" in page
+    deltas = pd.read_csv(tmp_path / "tables/deltas.csv")
+    moved = set(deltas[deltas["verdict"] == "moved"]["metric"])
+    assert moved == {"output_tok_s", "itl_p50_ms", "e2el_p50_ms"}
+    assert "Neither side was repeated" not in comparison.write([[member("c"), member("d")]], tmp_path).page.read_text()
+
+
 def test_the_same_in_chinese(tmp_path: Path) -> None:
     page = comparison.write([[member("a"), member("b", 1.02)]], tmp_path, language="zh").page.read_text()
     assert "b 对 a：比较的每一档都在噪声之内" in page
@@ -149,6 +163,33 @@ def test_a_pool_that_changed_is_pinned_with_its_margin(tmp_path: Path) -> None:
     left = (limit + 150 * 2**20 - 2000 * token) / 2**20
     assert f"{2000 * token} bytes (2,000 tokens) is what both had." in page
     assert f"{left:,.0f} MiB is what the tighter device then has left." in page
+
+
+def test_the_published_pair_of_boots_on_the_page(tmp_path: Path) -> None:
+    """The published rounds: one card type, two instances, a pool 38% larger; several inputs changed with it."""
+    startups: list[dict[str, Any]] = [
+        {"kv_pool_tokens": 86896, "available_kv_gib": 4.64, "weights_plus_non_torch_gib": 15.49},
+        {"kv_pool_tokens": 120064, "available_kv_gib": 6.41, "weights_plus_non_torch_gib": 14.49},
+    ]
+    shared: dict[str, Any] = {"memory_total_gib": 23.52, "gpu_memory_utilization": 0.9}
+    first = member(
+        "round1", startup=startups[0] | {"peak_activation_gib": 1.04}, driver="580.65", cuda="12.8", **shared
+    )
+    second = member(
+        "round2", startup=startups[1] | {"peak_activation_gib": 0.26}, driver="590.1", cuda="13.0", **shared
+    )
+    written = comparison.write([[first, second]], tmp_path, formats=("svg",))
+    page = written.page.read_text()
+    for line in (
+        "The KV pool went from 86,896 to 120,064 tokens (+38.2%).",
+        "Consumed -1.00 GiB, peak activation -0.78 GiB, KV +1.77 GiB.",
+        "What consumed and activation gave up, and the change of the limit, account for it.",
+        "No cause can be named, confounded by: driver: 580.65 → 590.1; driver cuda: 12.8 → 13.0.",
+    ):
+        assert line in page, line
+    accounts = pd.read_csv(tmp_path / "tables/accounts.csv").set_index("item")
+    assert accounts.loc["kv_pool_gib", ["before", "after"]].tolist() == [4.64, 6.41]
+    assert "The one recorded input that changed" not in page
 
 
 def test_without_anything_known_it_says_so() -> None:

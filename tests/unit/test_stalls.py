@@ -116,6 +116,32 @@ def test_streams_in_step_stall_less_than_expected() -> None:
     assert row["stall_share_pct"] < row["stall_share_expected_pct"] / 2  # type: ignore[operator]
 
 
+def in_step(concurrency: int, **more: Any) -> float | None:
+    run = simulate(concurrency=concurrency, **more)
+    return metrics.of_level({"level": concurrency}, run.requests, run.chunks)["in_step_pct"]  # type: ignore[return-value]
+
+
+def test_how_far_streams_run_in_step() -> None:
+    assert in_step(8, waves=12) == pytest.approx(100 / 7, rel=0.1)  # two of eight fit the budget of a step
+    assert in_step(4, waves=6, input_tokens=100) == pytest.approx(50)  # one alone, then three
+    spread = in_step(8, waves=25, stagger_ms=160, vary=6)
+    assert spread is not None
+    assert spread < 5
+    assert in_step(1, waves=6) is None
+    assert in_step(4, waves=1) is None
+
+
+def test_in_step_by_hand() -> None:
+    """After the first wave: two of three streams start together, the third alone: of two others 1, 1 and 0 are near."""
+    times: dict[int, list[float]] = {i: [10, 20, 30] for i in range(3)} | {3: [60, 70], 4: [60.3, 70.3], 5: [90, 99]}
+    rows = [
+        levels.request(i, times[i], sent_ms=0 if i < 3 else 40, slot=i % 3, wave=i // 3, status="ok") for i in times
+    ]
+    measured = samples.requests_of(levels.requests(rows))
+    assert stalls.in_step_pct(measured, 3, 5.0) == pytest.approx(100 * (1 + 1 + 0) / 3 / 2)
+    assert stalls.in_step_pct(measured, 3, None) is None
+
+
 def test_steady_columns_count_the_window_only() -> None:
     run = simulate(concurrency=8, waves=12, stagger_ms=160, vary=6)
     ends = run.requests.column("end_ns").to_numpy()

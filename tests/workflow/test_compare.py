@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -148,6 +149,25 @@ def close_sees_every_pass(project: Project) -> None:
     assert door("verify", "small").returncode == 0
     (project.raw() / "repeats/2/c1/chunks.parquet").unlink()
     assert "repeats/2/c1/chunks.parquet" in door("verify", "small").stdout
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no half")
+def test_a_server_with_half_its_threads_moved_and_the_argument_is_named(project: Project) -> None:
+    for name, threads in (("fast", 2), ("slow", 1)):
+        settings: dict[str, Any] = copy.deepcopy(ROUND)
+        sweep = settings["sweeps"]["llama_cpp"]
+        sweep["server"]["arguments"] = {"threads": threads}
+        sweep["workload"] = {"input_tokens": 96, "output_tokens": 16}
+        sweep["load"] |= {"levels": [1], "requests_min": 12}
+        project.round(settings, name)
+    project.configure(rounds=["fast", "slow"], compare=[{"name": "threads", "members": ["fast", "slow"]}])
+    done = project.run("compare")
+    assert done.returncode == 0, done.stdout
+    found = json.loads((project.root / "results/compare/threads/comparison.json").read_text())[0]
+    assert found["levels"] == {"1": "moved"}
+    assert found["attribution"]["status"] == "cause"
+    page = (project.root / "results/compare/threads/compare.html").read_text()
+    assert "The one recorded input that changed: server threads: 2 → 1." in page
 
 
 def tables(project: Project) -> dict[str, bytes]:

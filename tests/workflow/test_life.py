@@ -84,6 +84,20 @@ def test_snakemake_ended_in_the_middle_of_a_level(slow: Project, number: signal.
     assert slow.gone(5.0) == []
 
 
+def test_the_reader_of_the_output_killed_in_the_middle_of_a_level(slow: Project) -> None:
+    """As in ``snakemake … | tee log`` when tee dies: the run ends, and with it the server."""
+    child = in_level_2(slow)
+    first = slow.cell(1)
+    assert child.stdout is not None
+    child.stdout.close()
+    child.wait(timeout=15)
+    assert child.returncode != 0
+    assert slow.gone(5.0) == []
+    assert slow.cell(1) == first
+    assert slow.run(*cells(1, 2)).returncode == 0
+    assert slow.cell(1) == first
+
+
 def test_the_server_killed_in_the_middle_of_a_level(slow: Project) -> None:
     child = in_level_2(slow)
     (server,) = list(named(slow, "host_llama_cpp"))

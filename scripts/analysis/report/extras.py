@@ -1,9 +1,10 @@
 """What a report shows beside its table of levels: tables below the level, machine, client, provenance."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from scripts.harness import records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +36,8 @@ def below(given: Any) -> dict[str, "pd.DataFrame"]:
 
 def beside(cells: Sequence[str], context: str) -> dict[str, Any]:
     """Return machine, client, startup lines and provenance for the page."""
-    found = [json.loads(Path(path).read_text(encoding="utf-8")) for path in cells]
-    known = json.loads(Path(context).read_text(encoding="utf-8"))
+    found = [records.read_cell(path) for path in cells]
+    known = records.read(context)
     revisions = sorted({str(cell["project"]["revision"]) for cell in found})
     folder = f"results/raw/{known['machine']}/{known['round']}/{known['sweep']}"
     files = []
