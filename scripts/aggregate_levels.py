@@ -22,7 +22,8 @@ def main(
     table = pa.concat_tables([pq.read_table(path) for path in metrics]).sort_by("C")
     schema.write("levels", table, out.levels, out.csv)
     found = [records.read_cell(path) for path in cells]
-    known = context.build(found, *map(records.read, (given.kv_pool, given.machine, given.peaks)), report)
+    kv_pool, machine, peaks = (records.read(path) for path in (given.kv_pool, given.machine, given.peaks))
+    known = context.build(found, kv_pool, machine, peaks, report)
     known |= dict(names.items())  # where it lies: a round may have been copied under another name
     draws = {cell["level"]: pd.read_parquet(path) for cell, path in zip(found, given.replicates, strict=True)}
     known["agreement"] = agreement.of_sweep(draws, load_levels.read_levels(out.levels), known)

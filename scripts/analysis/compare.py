@@ -456,11 +456,12 @@ def _delta(
     moved = abs(math.log(after / before)) > band.log
     origin = f"bootstrap and {band.origin}"
     share = 100 * width / before
-    verdict, reason = "moved" if moved else "within noise", None
+    judged = Delta(level, name, before, after, delta, pct, width, origin, "within noise", None, share)
     if moved and steps is not None and name.endswith(IN_STEP):
         shown = " against ".join("–" if one is None else f"{one:.0f}%" for one in steps)
-        verdict, reason = "not evaluable", f"streams in step ({shown}), which may be chance: measure with repeats"
-    return Delta(level, name, before, after, delta, pct, width, origin, verdict, reason, share)
+        said = f"streams in step ({shown}), which may be chance: measure with repeats"
+        return replace(judged, verdict="not evaluable", reason=said)
+    return replace(judged, verdict="moved") if moved else judged
 
 
 def _sharing(both: Sides, shared: Sequence[int]) -> Sides:
