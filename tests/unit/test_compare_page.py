@@ -130,6 +130,8 @@ def test_repeats_are_used_and_shown(tmp_path: Path) -> None:
     assert rate.before == pytest.approx((20 * 20.2 * 20.4) ** (1 / 3))
     page = written.page.read_text()
     assert "Drift between passes" in page
+    assert "One colour a sweep, its first pass" in page
+    assert "has to move by about –" not in page
     assert (tmp_path / "tables/a-drift.csv").exists()
 
 

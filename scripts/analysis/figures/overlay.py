@@ -71,7 +71,7 @@ def _tradeoff(members: Sequence[Member], words: Words, title: str) -> Figure:
         right = max(right, float(np.nanmax([0.0, *style.column(levels, "output_tok_s")])))
     if not np.isfinite(values).any() or right == 0:
         return style.missing(title, words("missing", what="output_tok_s, ttft_p99_ms"), {}, words)
-    axes.set_xlim(-0.03 * right, right * 1.08)
+    axes.set_xlim(-0.03 * right, right * 1.13)
     tier_values = sorted({tier * 1000 for member in members for tier in slo.tiers_of(member.context)})
     style.log_axis(axes, [*values, *[tier for tier in tier_values if tier <= np.nanmax(values) * 3]], pad=1.35)
     tradeoff.draw_tiers(axes, tier_values, words)

@@ -36,7 +36,7 @@ def draw(
     hollow = [level in reasons for level in style.concurrency(levels)]
     figure, axes = style.new_figure()
     color = style.round_color(context)
-    right = float(throughput[usable].max()) * 1.08 or 1.0
+    right = float(throughput[usable].max()) * 1.13 or 1.0  # room for the last point's label
     axes.set_xlim(-0.03 * right, right)
     tier_values = [tier * 1000 for tier in slo.tiers_of(context)]
     values = [*p50[usable], *p99[usable]]

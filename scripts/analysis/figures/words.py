@@ -30,8 +30,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "note.itl_unknown": ("Number of ITL samples a level: not in the table.", "各档 ITL 样本数:表中没有。"),
     "note.hollow": ("Hollow = not to be trusted. {reasons}.", "空心 = 不可信。{reasons}。"),
     "note.interval": (
-        "Vertical bars: bootstrap interval, resampled by request.",
-        "竖线:按请求重采样的 bootstrap 区间。",
+        "Vertical bars: bootstrap interval, requests resampled in blocks.",
+        "竖线:请求分块重采样的 bootstrap 区间。",
     ),
     "note.dotted": ("Dotted: levels in between are missing.", "点线:中间的档缺数据。"),
     "note.failed_levels": ("No value at C = {levels}.", "C = {levels} 没有数值。"),

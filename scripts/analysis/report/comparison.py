@@ -210,10 +210,11 @@ class _Writer:
             said.append(texts.fill("compare.method_repeats", language, freedom=one.freedom))
         if any(delta.band_from == "bootstrap and default" for delta in judged):
             shares = {"run_pct": f"{limits.run_noise_pct:g}", "tail_pct": f"{limits.run_noise_tail_pct:g}"}
+            said.append(texts.fill("compare.method_default", language, **shares))
             stated = [d.band_pct for d in judged if d.band_from == "bootstrap and default" and "_p99_" not in d.metric]
             known = [share for share in stated if share is not None]
-            shares["counts_pct"] = f"{median(known):.0f}" if known else "–"
-            said.append(texts.fill("compare.method_default", language, **shares))
+            if known:
+                said.append(texts.fill("compare.method_counts", language, counts_pct=f"{median(known):.0f}"))
         return said
 
     def _figures(self, members: Sequence[Member], found: Sequence[Comparison], mark: str) -> Section:
@@ -223,12 +224,13 @@ class _Writer:
             for one, derived in zip(members, deriveds, strict=True)
         ]
         blocks = []
+        caption = "caption.overlay" if all(one.passes is None for one in members) else "caption.overlay_first"
         for name in overlay.NAMES:
             figure = overlay.draw(name, shown, self.words.language)
             label = self.words("figure", number=f"{story.NUMBERS[name]}′")
             file = f"{mark}overlay_{name}"
             picture: Picture = build.picture(
-                file, figure, self.out / "figures", self.formats, label, self.words("caption.overlay")
+                file, figure, self.out / "figures", self.formats, label, self.words(caption)
             )
             blocks.append(
                 Block(picture=picture)

@@ -13,7 +13,7 @@ from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
 
 _QUEUE = ("C", "waiting_peak", "queue_mean_ms", "prefill_mean_ms", "ttft_mean_ms", "ttft_rest_mean_ms")
-_STALLS = ("C", "stall_share_pct", "stall_share_expected_pct", "stall_ms_p50")
+_STALLS = ("C", "stall_share_pct", "stall_share_expected_pct", "stall_ms_p50", "in_step_pct")
 _BURST = ("C", "burst_share_above_p95_pct", "ttft_p99_ms", "ttft_p99_without_burst_ms")
 _ACCOUNT = ("weights_plus_non_torch_gib", "peak_activation_gib", "kv_pool_gib")
 _PREDICTED = ("C", "tflop_s", "predicted_tflop_s", "read_gb_s", "predicted_read_gb_s", "mean_step_ms")

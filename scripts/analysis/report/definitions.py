@@ -494,6 +494,17 @@ _ALL = (
         _DERIVED,
     ),
     _d(
+        "in_step_pct",
+        ("In step, %", "步调一致 %"),
+        "%",
+        0,
+        (
+            "other first tokens in a request's own step / (C − 1), first wave left out: 0 spread out, 100 in lockstep",
+            "与自身同一步的他人首 token ÷(C − 1),不计第一波:0 为错开,100 为完全同步",
+        ),
+        _CHUNKS,
+    ),
+    _d(
         "stall_ms_p50",
         ("Stall p50, ms", "停顿 p50 ms"),
         "ms",

@@ -213,6 +213,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "Throughput is not 1/TPOT: TPOT is the pace of one request, throughput the output of the whole server.",
         "吞吐不是 1/TPOT:TPOT 是单条请求的出字速度,吞吐是整台机器的产能。",
     ),
+    "caption.overlay_first": (
+        "One colour a sweep, its first pass; the table of differences holds means over the passes.",
+        "每个 sweep 一种颜色，画的是第一遍；差异表中的数值是各遍的均值。",
+    ),
     "caption.overlay": ("One colour a sweep.", "每个 sweep 一种颜色。"),
     "footer": (
         "Built from {levels}. Every figure and table can be rebuilt from it; nothing on this page is fetched from a network.",
