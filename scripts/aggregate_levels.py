@@ -24,7 +24,7 @@ def main(
     found = [records.read_cell(path) for path in cells]
     kv_pool, machine, peaks = (records.read(path) for path in (given.kv_pool, given.machine, given.peaks))
     known = context.build(found, kv_pool, machine, peaks, report)
-    known |= dict(names.items())  # where it lies: a round may have been copied under another name
+    known |= {"round": names.round, "sweep": names.sweep}  # a round may have been copied under another name
     draws = {cell["level"]: pd.read_parquet(path) for cell, path in zip(found, given.replicates, strict=True)}
     known["agreement"] = agreement.of_sweep(draws, load_levels.read_levels(out.levels), known)
     Path(out.context).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -13,6 +13,8 @@ from statistics import NormalDist, fmean, variance
 from scripts.analysis.confidence import samples_needed
 
 TAILS = {"p99": 0.99, "p90": 0.90}
+PRIOR = 3
+"""Degrees of freedom that the stated default is worth beside repeats."""
 OWN_FREEDOM = 3
 """Degrees of freedom from which a level's own repeats hold for it, where they spread more than those of all levels."""
 
@@ -111,26 +113,31 @@ def band(left: Value, right: Value, noise: Between, tests: int, confidence: floa
     two sides. Repeats already hold the noise within a run, so there the larger of both counts; a default does not, so
     there both add. With repeats the quantile is Student's.
 
-    Few repeats estimate so little that Student's quantile would hide everything (one degree of freedom: 1000%). The
-    default then still holds, unless they spread more than it says: of the two bands the narrower one counts.
+    Few repeats estimate so little that Student's quantile would hide everything (one degree of freedom: 1000%). So the
+    stated default counts as ``PRIOR`` degrees of freedom more; it lowers no spread that was seen. Of the two bands the
+    narrower one counts.
     """
     if noise.freedom is None:
-        return _stated(left, right, noise.sd, 0.0, tests, confidence)
+        return _added(left, right, noise.sd, quantile(tests, confidence, None), "default")
     measured = Band(
         _combined(left, right, lambda inside: max(inside, noise.sd**2)),
         quantile(tests, confidence, noise.freedom),
         "repeats",
     )
-    stated = None if noise.default is None else _stated(left, right, noise.default, noise.sd, tests, confidence)
-    return stated if stated is not None and stated.log < measured.log else measured
+    if noise.default is None:
+        return measured
+    freedom = PRIOR + noise.freedom
+    both = (PRIOR * noise.default**2 + noise.freedom * noise.sd**2) / freedom
+    sd, origin = (noise.sd, "repeats") if noise.sd > noise.default else (math.sqrt(both), "default")
+    added = _added(left, right, sd, quantile(tests, confidence, freedom), origin)
+    return added if added is not None and added.log < measured.log else measured
 
 
-def _stated(left: Value, right: Value, default: float, seen: float, tests: int, confidence: float) -> Band | None:
-    """Return the band of a stated default, or of what repeats have ``seen`` where that is more."""
+def _added(left: Value, right: Value, sd: float, allowed: float, origin: str) -> Band | None:
+    """Return the band where the noise between runs (``sd``) and that within a run add up."""
     if left.within is None or right.within is None:
         return None
-    spread = _combined(left, right, lambda inside: max(inside + default**2, seen**2))
-    return Band(spread, quantile(tests, confidence, None), "repeats" if seen > default else "default")
+    return Band(_combined(left, right, lambda inside: inside + sd**2), allowed, origin)
 
 
 def _combined(left: Value, right: Value, variance_of: Callable[[float], float]) -> float:

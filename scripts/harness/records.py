@@ -8,6 +8,8 @@ from scripts.harness.errors import SweepError
 
 CELL_SCHEMA = 1
 """Form of cell.json; raised when what was there changes its meaning."""
+NEEDED = ("machine", "round", "sweep", "level", "plan", "boot", "window", "files", "project")
+"""What no cell.json of this form lacks."""
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -30,6 +32,9 @@ def read_cell(path: str | Path) -> dict[str, Any]:
             f"{path}: expected schema {CELL_SCHEMA}, found {form!r}; report on it with the version that measured it"
             " (its `project` names it)"
         )
+    lacking = [name for name in NEEDED if name not in cell]
+    if lacking:
+        raise SweepError(f"{path}: expected {', '.join(NEEDED)}, found no {', '.join(lacking)}; {_advice(path)}")
     return cell
 
 

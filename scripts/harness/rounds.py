@@ -104,7 +104,7 @@ def verify(folder: Path) -> list[Problem]:
     for level in level_folders(folder):
         runs = sorted((level / "runs").glob("*"))
         if not (level / "cell.json").exists():
-            if any((run / "cell.json").exists() for run in runs):
+            if any((part / "cell.json").exists() for part in runs) or (level / "requests.parquet").exists():
                 problems.append(Problem(str((level / "cell.json").relative_to(folder)), "missing"))
         else:
             problems += _against_cell(level, folder)

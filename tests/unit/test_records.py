@@ -20,6 +20,7 @@ from scripts.harness.errors import SweepError
         ('{"schema": 0}', "expected schema 1, found 0; report on it with the version that measured it"),
         ('{"schema": 2}', "found 2"),
         ('{"schema": true}', "found True"),
+        ('{"schema": 1, "machine": "m"}', "found no round, sweep, level, plan, boot, window, files, project"),
     ],
 )
 def test_a_cell_of_another_form_is_refused_in_one_sentence(tmp_path: Path, content: str, words: str) -> None:
@@ -40,7 +41,7 @@ def test_what_was_computed_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_read(tmp_path: Path) -> None:
-    cell: dict[str, Any] = {"schema": records.CELL_SCHEMA, "level": 4}
+    cell: dict[str, Any] = {"schema": records.CELL_SCHEMA} | dict.fromkeys(records.NEEDED, 4)
     path = tmp_path / "cell.json"
     path.write_text(json.dumps(cell))
     assert records.read_cell(path) == cell

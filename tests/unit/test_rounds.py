@@ -153,3 +153,10 @@ def test_closing_says_which_configured_levels_were_not_measured(
     assert "closed results/raw/here/demo" in told
     assert told.endswith("not measured, and not measured any more: s/c4, s/repeats/2/c4\n")
     assert command_line.main(["verify", "demo"]) == 0
+
+
+def test_files_of_a_level_without_its_record_are_a_round_copied_by_half(tmp_path: Path) -> None:
+    level = tmp_path / "round/s/repeats/2/c4"
+    level.mkdir(parents=True)
+    (level / "requests.parquet").write_bytes(b"PAR1")
+    assert rounds.verify(tmp_path / "round") == [Problem("s/repeats/2/c4/cell.json", "missing")]
