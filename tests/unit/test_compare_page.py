@@ -131,6 +131,8 @@ def test_repeats_are_used_and_shown(tmp_path: Path) -> None:
     page = written.page.read_text()
     assert "Drift between passes" in page
     assert "One colour a sweep, its first pass" in page
+    assert "a: Drift between passes" in page
+    assert "All other numbers of this page are of pass 1" not in page
     assert "has to move by about –" not in page
     assert (tmp_path / "tables/a-drift.csv").exists()
 

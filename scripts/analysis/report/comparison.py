@@ -318,7 +318,10 @@ class _Writer:
             if one.passes is None:
                 continue
             own = f"{mark}{self._mark([one.side.label])}"
-            blocks += [self._table(table, own) for table in drift.tables_of(one.passes.to_dict("records"), self.words)]
+            for table in drift.tables_of(one.passes.to_dict("records"), self.words):
+                notes = (self.words("repeats.compared"),) if table.notes else ()
+                title = f"{one.side.label}: {table.title}"
+                blocks.append(self._table(replace(table, title=title, notes=notes), own))
         return [self._section("drift", mark, blocks)] if blocks else []
 
 

@@ -256,6 +256,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "column.verdict": ("Verdict", "判定"),
     "column.moved_metrics": ("What moved", "变化的指标"),
     "column.agree_pct": ("Same in resampled pairs, %", "重采样配对相同率,%"),
+    "repeats.compared": (
+        "Arithmetic means. The differences above are of geometric means over the passes, figures and knees of pass 1.",
+        "此处为算术均值。上面的差异取各遍的几何均值；图与拐点取第一遍。",
+    ),
     "repeats.note": (
         "All other numbers of this page are of pass 1. The spread is over all passes; with two of them it is a rough guess.",
         "本页其他数字都来自第 1 遍。标准差取自全部各遍;只有两遍时只是粗略估计。",
