@@ -205,7 +205,7 @@ class _Writer:
         judged = [delta for delta in one.deltas if delta.band is not None]
         if not judged:
             return []
-        said = [texts.fill("compare.method", language, tests=len(judged), quantile=f"{one.quantile:.1f}")]
+        said = [texts.fill("compare.method", language, tests=len(judged))]
         if any(delta.band_from == "bootstrap and repeats" for delta in judged):
             said.append(texts.fill("compare.method_repeats", language, freedom=one.freedom))
         if any(delta.band_from == "bootstrap and default" for delta in judged):
