@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import energy, knee, kv, predict, roofline, slo
+from scripts.analysis import energy, knee, kv, predict, roofline, slo, trust
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import (
     GIB,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 # engines that export no FLOP and byte counters: their utilization is computed from throughput and the model's shape
 WITHOUT_WORK_COUNTERS = ("llama_cpp",)
-TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine")
+TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine", "disturbances")
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     source = _derive_utilization(rows, cost, str(context.get("engine")))
     sweep = _sweep(rows, context, cost, memory, limits)
     sweep["utilization_from"] = source
+    sweep["trust"] = trust.of_sweep(rows)
     sweep["steady"] = None
     if has_steady:
         sweep["steady"] = _knees(rows, context, limits, "steady_")

@@ -63,6 +63,7 @@ def document(findings: Sequence[Finding], language: str = "en") -> list[dict[str
             "missing": list(one.missing),
             "barred_by": list(one.barred_by),
             "bars": list(one.bars),
+            "doubted": list(one.doubted),
             "text": texts.render(one, language),
         }
         for one in findings
