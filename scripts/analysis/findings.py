@@ -49,8 +49,10 @@ def evaluate(
     return list(found.values())
 
 
-def document(findings: Sequence[Finding], language: str = "en") -> list[dict[str, Any]]:
-    """Return findings.json: one object a rule, with its sentence in ``language``."""
+def document(
+    findings: Sequence[Finding], language: str = "en", sweep: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return findings.json: one object a rule, with its sentence in ``language``; ``sweep`` as for ``texts.render``."""
     from scripts.analysis import texts
 
     return [
@@ -63,7 +65,8 @@ def document(findings: Sequence[Finding], language: str = "en") -> list[dict[str
             "missing": list(one.missing),
             "barred_by": list(one.barred_by),
             "bars": list(one.bars),
-            "text": texts.render(one, language),
+            "doubted": list(one.doubted),
+            "text": texts.render(one, language, sweep),
         }
         for one in findings
     ]

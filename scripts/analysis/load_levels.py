@@ -202,4 +202,4 @@ def write_derived(derived: Derived, findings: Sequence[Any], folder: str | Path,
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     write_json(document(derived), target / "derived.json")
-    write_json(rules.document(findings, language), target / "findings.json")
+    write_json(rules.document(findings, language, derived.sweep), target / "findings.json")

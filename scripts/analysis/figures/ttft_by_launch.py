@@ -34,6 +34,7 @@ def draw(
     figure, axes = style.new_figure()
     shades = sns.light_palette(style.round_color(context), n_colors=len(counts) + 2)[2:]
     markers = ("v", "s", "D", "o")[-len(counts) :]
+    marks = style.marks_of(derived, words, findings, CLAIMS)
     highest = 1
     for rank, (level, marker) in enumerate(zip(counts, markers, strict=True)):
         part = launch[launch["C"] == level]
@@ -43,7 +44,8 @@ def draw(
             wave["position"],
             wave["ttft_ms"] / 1000,
             marker=marker,
-            markersize=3.6,
+            markersize=3.6 if level not in marks else 4.4,
+            markerfacecolor=style.PAPER if level in marks else shades[rank],
             linewidth=1.0,
             color=shades[rank],
             label=f"C={level}",
@@ -64,10 +66,9 @@ def draw(
     axes.set_xlabel(words("axis.position"))
     axes.set_ylabel(words("axis.ttft_s"))
     lines = style.legend_above(axes, 5)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
     samples = " · ".join(f"{int(np.count_nonzero(launch['C'] == level)):,}" for level in counts)
     notes = [
         words("note.requests", counts=samples),
-        *style.invalid_note({level: reason for level, reason in reasons.items() if level in counts}, words),
+        *marks.notes(only=counts),
     ]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
