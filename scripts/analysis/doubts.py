@@ -6,15 +6,38 @@ Everything is read from ``sweep["trust"]`` (see ``derive``); a sweep without one
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scripts.analysis.finding import NOT_TRUSTED, Finding
 from scripts.analysis.values import GIB, integer, number
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scripts.analysis.derive import Derived
 
 NAMES_SHOWN, NAME_WIDTH, LEVELS_SHOWN = 3, 24, 6
 MARK = "†"
 """Stands beside a level or a result that is not to be trusted."""
 Sweep = Mapping[str, Any]
+
+
+def flagged(table: "pa.Table", derived: "Derived") -> "pa.Table":
+    """Return a table of levels with ``disturbed`` and ``condemned`` set; null where nothing was judged."""
+    import pyarrow as pa
+
+    for name, values in flags(derived.sweep, [int(level) for level in table.column("C").to_pylist()]).items():
+        column = pa.array(values, pa.bool_())
+        place = table.schema.get_field_index(name)
+        table = table.append_column(name, column) if place < 0 else table.set_column(place, name, column)
+    return table
+
+
+def flags(sweep: Sweep, levels: Sequence[int]) -> dict[str, list[bool | None]]:
+    """Return for each level whether it was disturbed, and whether something impossible is put down to it."""
+    judged = trust(sweep)
+    found = {"disturbed": set(_disturbed(sweep)), "condemned": {int(level) for level in judged.get("condemned") or ()}}
+    return {name: [level in of if judged else None for level in levels] for name, of in found.items()}
 
 
 def trust(sweep: Sweep) -> Mapping[str, Any]:

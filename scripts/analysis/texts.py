@@ -528,6 +528,7 @@ def knees(found: Comparison, language: str = "en") -> list[str]:
     for knee in found.knees:
         known = "knee_moved" if knee.moved else "knee_same" if knee.before == knee.after else "knee_noise"
         key = "knee_unknown" if knee.moved is None else known
+        key = "knee_not_trusted" if knee.reason == "not trusted" else key
         name = str(lookup(f"compare.rules.{knee.rule}", language))
         old, new = (_picked(value, language) for value in (knee.before, knee.after))
         said.append(fill(f"compare.{key}", language, rule=name, old=old, new=new, value=new, agree_pct=knee.agree_pct))
