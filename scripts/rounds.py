@@ -103,7 +103,9 @@ def _not_alone(root: Path, sweep: Sweep, language: str) -> str | None:
     try:
         derived = json.loads((root / f"results/metrics/{sweep.path}/derived.json").read_text(encoding="utf-8"))
         judged = derived["sweep"]
-    except (OSError, ValueError, TypeError, KeyError):  # not computed, or no table of ours: nothing is known against it
+    except (OSError, ValueError, TypeError, KeyError):
+        judged = None
+    if not isinstance(judged, dict):  # not computed, or no document of ours: nothing is known against it
         return None
     again = doubts.command({"round": sweep.round, "sweep": sweep.name}, doubts.doubted(judged))
     return doubts.end_of_run(f"{sweep.round}/{sweep.name}", judged, language, again if sweep.measurable else None)

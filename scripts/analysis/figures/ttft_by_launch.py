@@ -44,13 +44,23 @@ def draw(
             wave["position"],
             wave["ttft_ms"] / 1000,
             marker=marker,
-            markersize=3.6 if level not in marks else 4.4,
-            markerfacecolor=style.PAPER if level in marks else shades[rank],
+            markersize=3.6,
             linewidth=1.0,
             color=shades[rank],
             label=f"C={level}",
             gid=f"launch:{level}",
         )
+        if level in marks:
+            axes.plot(
+                wave["position"],
+                wave["ttft_ms"] / 1000,
+                linestyle="none",
+                marker=marker,
+                markersize=4.4,
+                markerfacecolor=style.PAPER,
+                markeredgecolor=shades[rank],
+                gid="hollow",
+            )
         if not wave.empty:
             highest = max(highest, int(wave["position"].max()))
             last = wave.iloc[-1]
