@@ -81,12 +81,16 @@ def why(sweep: Sweep, level: int, language: str) -> str:
     return next((text for _, text in grouped(sweep, [level], language)), "")
 
 
-def because(sweep: Sweep, levels: Iterable[int], language: str) -> str:
-    """Return in one line, level by level, why they are not to be trusted; empty where that is not recorded."""
-    said = [
-        _text("mark_level", language, at=listed(same, language), why=text)
-        for same, text in grouped(sweep, levels, language)
-    ]
+def because(sweep: Sweep, levels: Iterable[int], language: str, *, named: bool = True) -> str:
+    """Return in one line, level by level, why they are not to be trusted; empty where that is not recorded.
+
+    Without ``named`` the levels are not repeated where one reason holds for all.
+    """
+    wanted = set(levels)
+    found = grouped(sweep, wanted, language)
+    if not named and len(found) == 1 and set(found[0][0]) == wanted:
+        return found[0][1]
+    said = [_text("mark_level", language, at=listed(same, language), why=text) for same, text in found]
     return _text("brief_join", language).join(said)
 
 
@@ -116,8 +120,9 @@ def impossibilities(sweep: Sweep, language: str) -> list[str]:
         ]
         if not numbers["value"]:
             told = [_text("impossible.plain", language, **numbers)]
-        if base is not None and any(one["C"] != base for one in cases):
-            told.append(_text("impossible.base", language, at=listed([base], language)))
+        if base is not None:
+            elsewhere = any(one["C"] != base for one in cases)
+            told.append(_text(f"impossible.{'base' if elsewhere else 'itself'}", language, at=listed([base], language)))
         others = [one["C"] for one in cases if one["C"] != worst["C"]]
         if others:
             told.append(_text("impossible.also", language, at=listed(others, language)))
@@ -181,9 +186,9 @@ def told(sweep: Sweep, context: Mapping[str, Any], findings: Sequence[Finding], 
 def paragraph(finding: Finding, title: str, sweep: Sweep | None, language: str) -> list[str]:
     """Return what is said in place of a finding that rests on levels that are not to be trusted."""
     kind = "recommendation" if finding.kind == "recommendation" else "finding"
-    said = [_text(kind, language, title=title, at=listed(finding.doubted, language))]
-    reasons = because(sweep or {}, finding.doubted, language)
-    return [*said, _text("sentence", language, text=reasons)] if reasons else said
+    reasons = because(sweep or {}, finding.doubted, language, named=False)
+    why = _text("dash", language, text=reasons) if reasons else ""
+    return [_text(kind, language, title=title, at=listed(finding.doubted, language), why=why)]
 
 
 def note(sweep: Sweep, levels: Iterable[int], language: str) -> str:
@@ -214,7 +219,7 @@ def end_of_run(name: str, sweep: Sweep, language: str, again: str | None) -> str
         language,
         at=listed(levels, language),
         sweep=name,
-        why=because(sweep, levels, language),
+        why=because(sweep, levels, language, named=False),
     )
     return said if again is None else f"{said}{_text(f'end_again{many}', language, command=again)}"
 

@@ -81,7 +81,7 @@ def test_the_same_program_at_two_levels_is_one_sentence_with_the_span() -> None:
         "Another program (python3, 0.90 to 0.98 cores) ran beside the load at C=1 and C=2."
     ]
     assert doubts.grouped(TWO, [1, 2], "en") == [
-        ([1, 2], "another program ran beside it (python3, 0.90 to 0.98 cores)")
+        ([1, 2], "another program ran beside the load (python3, 0.90 to 0.98 cores)")
     ]
 
 
@@ -92,7 +92,7 @@ def test_several_programs_several_reasons_and_long_lists() -> None:
         "The hypervisor gave processor time to other machines (7.2%) at C=4.",
     ]
     assert doubts.why(many, 4, "en") == (
-        "other programs ran beside it (a, b, c and 2 more of 5, 1.00 core), "
+        "other programs ran beside the load (a, b, c and 2 more of 5, 1.00 core), "
         "the hypervisor gave processor time away (7.2%)"
     )
     assert doubts.why(many, 8, "en") == ""
@@ -145,10 +145,13 @@ def test_the_worst_case_is_told_and_the_level_to_blame() -> None:
     assert doubts.impossibilities(values, "en") == [
         "Impossible: efficiency is 171.3% at C=8. No more than 103.4% can be. It rests on C=1: that level is to blame. "
         "The same holds at C=4.",
-        "Impossible: TTFT p50 is -4.50 ms at C=2, and no time is below zero.",
+        "Impossible: TTFT p50 is -4.50 ms at C=2, and no time is below zero. That level itself is to blame.",
     ]
     assert doubts.why(values, 1, "en") == "efficiency of 171.3% at C=8 is impossible"
-    assert doubts.impossibilities(values, "zh")[1] == "不可能的数：C=2 的 TTFT p50 是 -4.50 ms，时间不会小于零。"
+    assert (
+        doubts.impossibilities(values, "zh")[1]
+        == "不可能的数：C=2 的 TTFT p50 是 -4.50 ms，时间不会小于零。问题就出在这一档。"
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,12 +212,12 @@ def test_a_finding_that_is_not_trusted_says_why_and_claims_nothing() -> None:
     derived, found = judged(TWO, "F2", "F13", "R1")
     by_id = {one.id: one for one in found}
     assert texts.render(by_id["F2"], "en", derived.sweep) == (
-        "Linear scaling: not trusted, for it rests on C=1 and C=2. "
-        "C=1 and C=2: another program ran beside it (python3, 0.90 to 0.98 cores)."
+        "Linear scaling: not trusted, for it rests on C=1 and C=2"
+        " – another program ran beside the load (python3, 0.90 to 0.98 cores)."
     )
     assert texts.render(by_id["F2"], "en") == "Linear scaling: not trusted, for it rests on C=1 and C=2."
     assert texts.render(by_id["R1"], "en").startswith("Operating point: not given, for it would rest on")
-    assert "：不可信，因为它依赖 C=1 和 C=2。C=1 和 C=2：另有一个程序" in texts.render(by_id["F2"], "zh", derived.sweep)
+    assert "：不可信，因为它依赖 C=1 和 C=2：另有一个程序" in texts.render(by_id["F2"], "zh", derived.sweep)
     assert texts.outcome(by_id["F2"]) == "not trusted" and texts.outcome(by_id["F2"], "zh") == "不可信"
     (entry,) = [one for one in findings.document(found, "en", derived.sweep) if one["id"] == "F2"]
     assert entry["outcome"] == "not_trusted" and entry["doubted"] == [1, 2] and "python3" in entry["text"]
@@ -259,11 +262,11 @@ def test_the_last_line_of_a_run(again: str | None) -> None:
     one = sweep({1: [reason("other_cpu", 0.98, "cores", "python3")]})
     said = doubts.end_of_run("demo/s", one, "en", again)
     assert said is not None and said.startswith(
-        "C=1 of demo/s was not measured alone (C=1: another program ran beside it (python3, 0.98 cores))."
+        "C=1 of demo/s was not measured alone: another program ran beside the load (python3, 0.98 cores)."
     )
     assert said.endswith("To measure it again: make level ROUND=demo SWEEP=s LEVEL=1") == (again is not None)
     assert "\n" not in said
     cannot = doubts.end_of_run("demo/s", sweep(impossible=[wrong()]), "en", again)
-    assert cannot is not None and cannot.startswith("C=1 of demo/s gave numbers that cannot be (")
+    assert cannot is not None and cannot.startswith("C=1 of demo/s gave numbers that cannot be: ")
     assert doubts.end_of_run("demo/s", sweep(), "en", again) is None
     assert doubts.end_of_run("demo/s", {}, "zh", again) is None

@@ -260,7 +260,7 @@ def looks(figure: Figure) -> int:
 def test_a_level_that_was_not_alone_is_marked_in_every_figure_and_the_figure_says_why(name: str, language: str) -> None:
     figure = draw(name, *doubted(4), language=language, extras=below())
     assert looks(figure), name
-    assert says(figure, {"en": "not to be trusted. C=4: another program ran beside it (python3 <b>, 0.90 cores)",
+    assert says(figure, {"en": "not to be trusted. C=4: another program ran beside the load (python3 <b>, 0.90 cores)",
                          "zh": "C=4: 另有一个程序同时运行（python3 <b>，0.90 核）"}[language])  # fmt: skip
     quiet = draw(name, *doubted(), language=language, extras=below())
     assert not looks(quiet) and not says(quiet, {"en": "not to be trusted", "zh": "不可信"}[language])

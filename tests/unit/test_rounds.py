@@ -194,9 +194,9 @@ def test_the_end_of_a_run_names_the_levels_that_were_not_alone_and_the_command(
     assert command_line.main(["reports"]) == 0
     told = capsys.readouterr().out
     assert told == (
-        f"{PAGES}C=1 and C=2 of open/s were not measured alone (C=1 and C=2: another program ran beside it "
-        '(python3, 0.98 cores)). To measure them again: make level ROUND=open SWEEP=s LEVEL="1 2"\n'
-        "C=1 of shut/s was not measured alone (C=1: another program ran beside it (python3, 0.98 cores)).\n"
+        f"{PAGES}C=1 and C=2 of open/s were not measured alone: another program ran beside the load (python3, 0.98 "
+        'cores). To measure them again: make level ROUND=open SWEEP=s LEVEL="1 2"\n'
+        "C=1 of shut/s was not measured alone: another program ran beside the load (python3, 0.98 cores).\n"
     ), "a closed round is not measured again"
 
 

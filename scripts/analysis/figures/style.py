@@ -25,6 +25,7 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from scripts.analysis import doubts
@@ -193,8 +194,8 @@ class Marks:
     def ground(self, axes: Axes, level: int) -> None:
         """Hatch the ground of a plot that shows one level only, where that level is not to be trusted."""
         if level in self.reasons:
-            whole = axes.axhspan(0, 1, transform=axes.transAxes, facecolor="none", edgecolor=GRID, hatch=HATCH)
-            whole.set(linewidth=0, zorder=0, gid="hollow")
+            look: dict[str, Any] = {"facecolor": "none", "edgecolor": GRID, "hatch": HATCH, "linewidth": 0}
+            axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0, gid="hollow", **look))
 
     def notes(self, *, hatched: bool = False, only: Iterable[int] | None = None) -> list[str]:
         """Say why marks are hollow or bars hatched: the levels of each reason, many of them as first … last."""
@@ -206,7 +207,7 @@ class Marks:
         for reason, levels in by_reason.items():
             few = len(levels) <= 8
             named = ", ".join(map(str, levels)) if few else f"{levels[0]} … {levels[-1]} ({len(levels)})"
-            listed.append(f"C={named}: {shorten(self.words.reason(reason), 110)}")
+            listed.append(f"C={named}: {shorten(reason, 110)}")
         key = "note.hatched" if hatched else "note.hollow"
         return [self.words(key, reasons="; ".join(listed))] if listed else []
 
@@ -225,19 +226,18 @@ def marks_of(derived: Sweep, words: Words, findings: Iterable[Any] = (), claims:
         if "invalid_reason" in levels.columns:
             said = levels["invalid_reason"].iloc[index]
             if isinstance(said, str) and said:
-                reasons[level] = said
+                reasons[level] = words.reason(said)
         if ok.iloc[index] == 0 or failed[index] is True:
-            reasons.setdefault(level, "no request succeeded")
-    shown = set(concurrency(levels))
-    for same, said in doubts.grouped(derived.sweep, doubts.doubted(derived.sweep), words.language):
+            reasons.setdefault(level, words.reason("no request succeeded"))
+    against = set(doubts.doubted(derived.sweep)) & set(concurrency(levels))
+    for same, why in doubts.grouped(derived.sweep, against, words.language):
         for level in same:
-            if level in shown:
-                reasons[level] = f"{reasons[level]}; {said}" if level in reasons else said
+            reasons[level] = f"{reasons[level]}; {why}" if level in reasons else why
     for finding in findings:
         if finding.kind != "audit" or finding.outcome != "fails" or not set(finding.bars).intersection(claims):
             continue
         for level in audited_levels(finding.numbers):
-            reasons.setdefault(level, f"audit {finding.id}")
+            reasons.setdefault(level, words.reason(f"audit {finding.id}"))
     return Marks(dict(sorted(reasons.items())), words)
 
 
