@@ -325,6 +325,20 @@ def test_cards_and_tables_mark_such_levels(doubted: tuple[str, Path, str]) -> No
     assert len(marked) == 6, "jitter twice, fallback, departs, saturated, operating point"
 
 
+def test_what_shared_the_machine_is_shown_level_by_level_where_it_was_read(tmp_path: Path) -> None:
+    names = ["python3, <b>make</b>", None, None, None, None]
+    read = {"other_cpu_cores_mean": [0.98, 0.01, 0.02, 0.0, 0.0], "other_cpu_names": names, "host_steal_pct": 0.25}
+    page, folder = make(tmp_path / "read", case.levels().assign(**read, calibration_ms=[3.5] * 5))
+    shown = Reader(page)
+    assert "t-alone" in shown.ids and "<b>make" not in page
+    assert "Other programs, cores (mean)" in shown.text and "python3, <b>make</b>" in shown.text
+    rows = list(csv.DictReader((folder / "tables/alone.csv").open(encoding="utf-8")))
+    assert [row["other_cpu_cores_mean"] for row in rows] == ["0.98", "0.01", "0.02", "0.0", "0.0"]
+    for columns in ({}, {"host_steal_pct": 0.25}, {"other_cpu_cores_mean": None}):
+        page, _ = make(tmp_path / "not", case.levels().assign(**columns))
+        assert "t-alone" not in Reader(page).ids, columns
+
+
 def test_a_quiet_sweep_has_no_word_of_it() -> None:
     context = case.context()
     derived = derive(case.levels(), context)

@@ -1,5 +1,6 @@
 """Compose the page: which claims, figures, tables and notes each section holds, and in which order."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,15 +19,7 @@ _QUEUE = ("C", "waiting_peak", "queue_mean_ms", "prefill_mean_ms", "ttft_mean_ms
 _STALLS = ("C", "stall_share_pct", "stall_share_expected_pct", "stall_ms_p50", "in_step_pct")
 _BURST = ("C", "burst_share_above_p95_pct", "ttft_p99_ms", "ttft_p99_without_burst_ms")
 _ACCOUNT = ("weights_plus_non_torch_gib", "peak_activation_gib", "kv_pool_gib")
-_ALONE = (
-    "C",
-    "other_cpu_cores_mean",
-    "other_cpu_cores_max",
-    "other_cpu_names",
-    "host_steal_pct",
-    "cgroup_throttled_pct",
-    "calibration_drift_pct",
-)
+_ALONE = re.compile(r"(other_cpu|host_steal|steal|pressure|cgroup|swap|runnable|calibration)_\w+")
 _PREDICTED = ("C", "tflop_s", "predicted_tflop_s", "read_gb_s", "predicted_read_gb_s", "mean_step_ms")
 
 
@@ -100,7 +93,9 @@ class Composer:
         derived, context, language = subject.derived, subject.context, self.words.language
         if name == "utilization":
             blocks += self.analysed(contents.counters(derived, language))
-            blocks += self.levels("alone", _ALONE)
+            alone = [name for name in subject.derived.levels.columns if _ALONE.fullmatch(name)]
+            shared = [name for name in alone if name != "host_steal_pct"]  # steal alone was read before the rest was
+            blocks += self.levels("alone", ("C", *alone), *shared) if shared else []
             blocks += self.levels("predicted", _PREDICTED, "predicted_tflop_s", "predicted_read_gb_s")
             if self.any_known("roofline_floor_ms"):
                 blocks.append(Block(lines=story.roofline_lines(derived.sweep, context, self.words)))

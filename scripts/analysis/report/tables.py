@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scripts.analysis import doubts
+from scripts.analysis import doubts, schema
 from scripts.analysis import tables as contents
 from scripts.analysis import texts as finding_texts
 from scripts.analysis.report.definitions import DEFINITIONS, Definition, definition, shown
@@ -109,9 +109,11 @@ def origin(key: str, words: Words) -> str:
 
 
 def head(key: str, words: Words) -> str:
-    """Return a column's heading."""
+    """Return a column's heading: its label, else what the contract says it means."""
     found = definition(key)
-    return found.label[words.place] if found is not None else key
+    if found is not None:
+        return found.label[words.place]
+    return next((column.meaning for column in schema.LEVELS if column.name == key), key)
 
 
 def of_levels(name: str, rows: Sequence[Row], keys: Sequence[str], words: Words) -> Table:
