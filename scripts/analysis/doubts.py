@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from scripts.analysis.derive import Derived
 
-NAMES_SHOWN, NAME_WIDTH, LEVELS_SHOWN = 3, 24, 6
+NAMES_SHOWN, NAME_WIDTH, LEVELS_SHOWN, REASONS_SHOWN = 3, 24, 6, 3
 MARK = "†"
 """Stands beside a level or a result that is not to be trusted."""
 Sweep = Mapping[str, Any]
@@ -90,7 +90,10 @@ def because(sweep: Sweep, levels: Iterable[int], language: str, *, named: bool =
     found = grouped(sweep, wanted, language)
     if not named and len(found) == 1 and set(found[0][0]) == wanted:
         return found[0][1]
-    said = [_text("mark_level", language, at=listed(same, language), why=text) for same, text in found]
+    shown = found if len(found) <= REASONS_SHOWN + 1 else found[:REASONS_SHOWN]
+    said = [_text("mark_level", language, at=listed(same, language), why=text) for same, text in shown]
+    rest = [level for same, _ in found[len(shown) :] for level in same]
+    said += [_text("mark_level", language, at=listed(rest, language), why=_text("unlike", language))] if rest else []
     return _text("brief_join", language).join(said)
 
 
@@ -259,6 +262,13 @@ def _kinds(
     for level, reasons in of.items():
         for one in reasons:
             found.setdefault((str(one["kind"]), _names(one)), []).append((level, one))
+    kinds = [kind for kind, _ in found]
+    for kind in dict.fromkeys(kind for kind in kinds if kinds.count(kind) > REASONS_SHOWN):  # too many to tell apart
+        same = [(names, cases) for (one, names), cases in found.items() if one == kind]
+        for names, _ in same:
+            del found[(kind, names)]
+        every = tuple(dict.fromkeys(name for names, _ in same for name in names))
+        found[(kind, every)] = [case for _, cases in same for case in cases]
     made = []
     for (kind, names), cases in found.items():
         unit = next((one.get("unit") for _, one in cases if one.get("unit")), None)

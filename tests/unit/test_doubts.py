@@ -98,6 +98,17 @@ def test_several_programs_several_reasons_and_long_lists() -> None:
     assert doubts.why(many, 8, "en") == ""
 
 
+def test_what_is_too_much_to_tell_apart_is_told_together() -> None:
+    many = sweep({level: [reason("other_cpu", level / 10, "cores", f"job-{level}")] for level in (1, 2, 4, 8, 16)})
+    assert doubts.disturbances(many, "en") == [
+        "Other programs (job-1, job-2, job-4 and 2 more of 5, 0.10 to 1.60 cores) ran beside the load at C=1, C=2, "
+        "C=4, C=8 and C=16."
+    ]
+    said = doubts.because(many, [1, 2, 4, 8, 16], "en")
+    assert said.count("; ") == 3 and said.endswith("C=8 and C=16: each for a reason of its own, see the verdict")
+    assert "C=8:" in doubts.because(many, [1, 2, 4, 8], "en"), "four are told"
+
+
 @pytest.mark.parametrize("given", ["make,ld", ["make", "ld"], ("make\n", " ld", "make")])
 def test_names_come_as_a_list_or_as_one_text(given: Any) -> None:
     found = doubts.disturbances(sweep({1: [{**reason(), "names": given}]}), "en")

@@ -274,6 +274,15 @@ def test_nothing_to_doubt_is_drawn_as_if_nothing_had_been_judged(name: str) -> N
     assert to_bytes(draw(name, *doubted(), extras=below()), "svg") == before
 
 
+def test_a_figure_does_not_list_many_reasons() -> None:
+    derived, context = doubted(1, 2, 4, 8, 16)
+    judged = derived.sweep["trust"]["disturbed"]
+    for level, found in judged.items():
+        judged[level] = [{**found[0], "names": [f"job-{level}"]}]
+    figure = draw("scaling", derived, context)
+    assert says(figure, "C=4: another program ran beside the load (job-4, 0.90 cores); C=8, 16: each for a reason")
+
+
 def test_a_hollow_mark_means_one_thing_beside_series_with_open_marks() -> None:
     for levels, fills in (((8,), {style.tint(style.ROUND_COLORS[0])}), ((), {style.PAPER})):
         axes = draw("tradeoff", *doubted(*levels)).axes[0]

@@ -203,8 +203,11 @@ class Marks:
         for level, reason in self.reasons.items():
             if only is None or level in only:
                 by_reason.setdefault(reason, []).append(level)
+        most = None if len(by_reason) <= doubts.REASONS_SHOWN + 1 else doubts.REASONS_SHOWN
+        told = dict(list(by_reason.items())[:most])
+        rest = [level for reason, levels in by_reason.items() if reason not in told for level in levels]
         listed = []
-        for reason, levels in by_reason.items():
+        for reason, levels in [*told.items(), *([(self.words("note.unlike"), sorted(rest))] if rest else [])]:
             few = len(levels) <= 8
             named = ", ".join(map(str, levels)) if few else f"{levels[0]} … {levels[-1]} ({len(levels)})"
             listed.append(f"C={named}: {shorten(reason, 110)}")

@@ -29,6 +29,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "note.itl": ("ITL samples a level, in order of C: {counts}.", "各档 ITL 样本数,按 C 排列:{counts}。"),
     "note.itl_unknown": ("Number of ITL samples a level: not in the table.", "各档 ITL 样本数:表中没有。"),
     "note.hollow": ("Hollow = not to be trusted. {reasons}.", "空心 = 不可信。{reasons}。"),
+    "note.unlike": ("each for a reason of its own", "原因各不相同"),
     "note.hatched": ("Hatched = not to be trusted. {reasons}.", "斜线 = 不可信。{reasons}。"),
     "note.interval": (
         "Vertical bars: bootstrap interval, requests resampled in blocks.",
