@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scripts.analysis.finding import NOT_TRUSTED, Finding
-from scripts.analysis.values import GIB, integer, number
+from scripts.analysis.values import GIB, MIB, integer, number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +59,8 @@ def unsteady_levels(sweep: Sweep) -> dict[int, Mapping[str, Any]]:
 def listed(levels: Iterable[int], language: str) -> str:
     """Return levels as part of a sentence: ``C=1``, ``C=1 and C=2``; many as how many there are between two."""
     found = sorted(set(levels))
+    if not found:
+        return ""
     if len(found) > LEVELS_SHOWN:
         return _text("span", language, count=len(found), first=found[0], last=found[-1])
     *head, last = [f"C={level}" for level in found]
@@ -68,10 +70,11 @@ def listed(levels: Iterable[int], language: str) -> str:
 def grouped(sweep: Sweep, levels: Iterable[int], language: str) -> list[tuple[list[int], str]]:
     """Return (levels, why they are not to be trusted, briefly): levels with the same reasons together."""
     found: dict[tuple[Any, ...], list[int]] = {}
+    against = doubted(sweep)
     for level in sorted(set(levels)):
         kinds = tuple((one["kind"], _names(one)) for one in _disturbed(sweep).get(level, ()))
         wrong = tuple((one["kind"], one.get("column")) for one in _blamed(sweep, level))
-        if kinds or wrong:
+        if kinds or wrong or level in against:
             found.setdefault((kinds, wrong), []).append(level)
     return [(same, _brief(sweep, same, language)) for same in found.values()]
 
@@ -189,9 +192,10 @@ def told(sweep: Sweep, context: Mapping[str, Any], findings: Sequence[Finding], 
 def paragraph(finding: Finding, title: str, sweep: Sweep | None, language: str) -> list[str]:
     """Return what is said in place of a finding that rests on levels that are not to be trusted."""
     kind = "recommendation" if finding.kind == "recommendation" else "finding"
-    reasons = because(sweep or {}, finding.doubted, language, named=False)
+    levels = finding.doubted or tuple(doubted(sweep or {}))
+    reasons = because(sweep or {}, levels, language, named=False)
     why = _text("dash", language, text=reasons) if reasons else ""
-    return [_text(kind, language, title=title, at=listed(finding.doubted, language), why=why)]
+    return [_text(kind, language, title=title, at=listed(levels, language), why=why)]
 
 
 def note(sweep: Sweep, levels: Iterable[int], language: str) -> str:
@@ -291,7 +295,7 @@ def _brief(sweep: Sweep, levels: Sequence[int], language: str) -> str:
         label = _label(str(one.get("column") or ""), language)
         key = "impossible.brief" if value else "impossible.brief_plain"
         said.append(_text(key, language, label=label, value=value, at=listed([one["C"]], language)))
-    return _text("comma", language).join(said)
+    return _text("comma", language).join(said) or _text("other.brief", language, detail="")
 
 
 def _names(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -313,11 +317,14 @@ def _shortened(names: Sequence[str], language: str) -> str:
 def _amount(values: Iterable[Any], unit: Any, language: str) -> str:
     """Return one amount with its unit, or the span of several; empty where none is known."""
     known = [found for found in map(number, values) if found is not None]
+    if unit in ("bytes", "B"):
+        large = any(abs(found) >= GIB for found in known)
+        known, unit = [found / (GIB if large else MIB) for found in known], "GiB" if large else "MiB"
     shown = list(dict.fromkeys(_digits(found, str(unit or "")) for found in sorted(known)))
     if not shown:
         return ""
     text = shown[0] if len(shown) == 1 else _text("range", language, low=shown[0], high=shown[-1])
-    name = "GiB" if unit in ("bytes", "B") else "pct" if unit in ("%", "frac") else str(unit or "")
+    name = "pct" if unit in ("%", "frac") else str(unit or "")
     if name == "cores" and text == "1.00":
         return _text("unit.core", language)
     return _text(f"unit.{name}", language, value=text) if _has(f"unit.{name}", language) else f"{text} {name}".rstrip()
@@ -325,11 +332,9 @@ def _amount(values: Iterable[Any], unit: Any, language: str) -> str:
 
 def _digits(value: float, unit: str) -> str:
     """Return a number with the decimals its unit needs."""
-    if unit in ("bytes", "B"):
-        return f"{value / GIB:,.2f}"
     if unit == "frac":
         return f"{100 * value:,.1f}"
-    places = {"pct": 1, "%": 1, "cores": 2, "GiB": 2, "s": 2, "ms": 2, "MHz": 0, "tok/s": 1, "x": 2}
+    places = {"pct": 1, "%": 1, "cores": 2, "GiB": 2, "MiB": 0, "s": 2, "ms": 2, "MHz": 0, "tok/s": 1, "x": 2}
     if unit in places:
         return f"{value:,.{places[unit]}f}"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"

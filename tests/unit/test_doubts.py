@@ -133,6 +133,31 @@ def test_every_kind_is_told_in_words(kind: str, value: float | None, language: s
     assert "C=2" in told[0]
 
 
+@pytest.mark.parametrize(
+    ("unit", "value", "wanted"),
+    [
+        ("bytes", 3 * 2**20, "3 MiB"),
+        ("bytes", 3 * 2**29, "1.50 GiB"),
+        ("frac", 0.125, "12.5%"),
+        ("MHz", 1234.4, "1,234 MHz"),
+        ("cores", 1.0, "1.00 core"),
+        ("count", 3, "3"),
+        (None, 0.12345, "0.1235"),
+        ("furlong", 2.0, "2 furlong"),
+    ],
+)
+def test_amounts_have_the_digits_and_the_name_of_their_unit(unit: str | None, value: float, wanted: str) -> None:
+    (said,) = doubts.disturbances(sweep({1: [{"kind": "swap", "value": value, "unit": unit}]}), "en")
+    assert f"({wanted})" in said
+
+
+def test_a_level_in_doubt_without_a_recorded_reason_is_still_marked() -> None:
+    values = {"trust": {"doubted": [4]}}
+    assert doubts.grouped(values, [1, 4], "en") == [([4], "something else disturbed it")]
+    fallen = Finding("F2", "finding", NOT_TRUSTED)
+    assert texts.render(fallen, "en", values).startswith("Linear scaling: not trusted, for it rests on C=4")
+
+
 def test_every_kind_has_its_own_words() -> None:
     said = {doubts.why(sweep({2: [reason(kind)]}), 2, language) for kind in KINDS for language in texts.LANGUAGES}
     assert len(said) == 2 * len(KINDS)
