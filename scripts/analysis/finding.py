@@ -14,7 +14,7 @@ class Finding:
     ``numbers`` made it hold or fail. ``reason`` says in English why it could not be evaluated; ``missing`` names the
     inputs that lack and ``barred_by`` the failed audits, so that a text can say it in any language. ``bars`` are the
     findings that may not be claimed when this audit fails. ``variant`` picks one of several texts of an outcome.
-    ``doubted`` are the levels that a rule rests on and that must not be trusted (see ``trust``), ascending.
+    ``doubted`` are the levels it rests on that are not to be trusted; its outcome is then ``not_trusted``.
     """
 
     id: str

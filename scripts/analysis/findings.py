@@ -60,15 +60,17 @@ def _trusted(
     before: tuple[Mapping[str, Any], Sequence[int]] | None,
 ) -> Finding:
     """Return a rule as not trusted where it was judged by levels that were not alone or cannot be right."""
-    doubted = trust.doubted_of(one.id, sweep, levels, before)
-    if not doubted or one.outcome not in (HOLDS, FAILS):
+    against = trust.doubted_of(one.id, sweep, levels, before)
+    if not against or one.outcome not in (HOLDS, FAILS):
         return one
-    shown = ", ".join(f"C={level}" for level in doubted)
-    return replace(one, outcome=NOT_TRUSTED, doubted=doubted, variant=None, reason=f"rests on {shown}")
+    shown = ", ".join(f"C={level}" for level in against)
+    return replace(one, outcome=NOT_TRUSTED, doubted=against, variant=None, reason=f"rests on {shown}")
 
 
-def document(findings: Sequence[Finding], language: str = "en") -> list[dict[str, Any]]:
-    """Return findings.json: one object a rule, with its sentence in ``language``."""
+def document(
+    findings: Sequence[Finding], language: str = "en", sweep: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return findings.json: one object a rule, with its sentence in ``language``; ``sweep`` as for ``texts.render``."""
     from scripts.analysis import texts
 
     return [
@@ -82,7 +84,7 @@ def document(findings: Sequence[Finding], language: str = "en") -> list[dict[str
             "barred_by": list(one.barred_by),
             "bars": list(one.bars),
             "doubted": list(one.doubted),
-            "text": texts.render(one, language),
+            "text": texts.render(one, language, sweep),
         }
         for one in findings
     ]
@@ -671,7 +673,7 @@ def f13(case: Case, found: Found) -> Finding:
         "itl_limit_pct": case.limits.operating_itl_growth_pct,
         **_better(case),
     }
-    if 1 in case.sweep["trust"]["doubted"]:  # the point stands without what it is against one stream
+    if 1 in trust.doubted(case.sweep):  # the point stands without what it is against one stream
         numbers |= {"gain": None, "itl_growth_pct": None}
     growth = number(numbers["itl_growth_pct"])
     numbers["itl_within"] = None if growth is None else growth <= case.limits.operating_itl_growth_pct
@@ -695,7 +697,7 @@ def _better(case: Case) -> dict[str, Any]:
 
 def _fallback(case: Case) -> int | None:
     """Return the quiet fallback; None where levels decide it that must not be trusted: the point stands without it."""
-    if case.sweep["rules"]["quiet_fallback"]["doubted"]:
+    if case.sweep["rules"]["quiet_fallback"].get("doubted"):
         return None
     return integer(case.sweep["quiet_fallback"])
 

@@ -22,10 +22,12 @@ EMPTY: dict[str, Any] = {"disturbed": {}, "impossible": [], "condemned": [], "no
 # How far a number may lie beyond what is possible before it is called impossible, each with its reason.
 SPEEDUP_MARGIN = 1.05
 """A stream served faster in company than with fewer others: beyond both levels' intervals and this, since a bootstrap
-does not see that one run differs from the next (5%, as the comparison of rounds takes it where nothing was repeated)."""
+does not see that one run differs from the next (5%, as a comparison of rounds takes it where nothing was repeated)."""
 SPEEDUP_MARGIN_WITHOUT_INTERVALS = 1.30
-"""The same where the table has no intervals: runs on shared CPUs differ by 5 to 15% each, and two of them are divided."""
-TPOT_MARGIN, TPOT_MARGIN_WITHOUT_INTERVALS = 1.15, 1.50
+"""The same where the table has no intervals: two runs on shared CPUs, 5 to 15% noise each, are divided."""
+SPEEDUP_MARGIN_OF_PAIRS = 1.60
+"""The same against a level above C=1: there are many such pairs, and large cards lose little from one to the next."""
+TPOT_MARGIN, TPOT_MARGIN_WITHOUT_INTERVALS = 1.15, 1.60
 """The same for TPOT: wider, since kernels for one stream can be less well made than those for several."""
 EQUAL_WORK = 0.05
 """Levels whose mean prompt or output differs by more did not do the same work: their speeds are not compared."""
@@ -57,8 +59,8 @@ def of_sweep(rows: Rows, context: Row | None = None) -> dict[str, Any]:
     ``disturbed``: level as text → reasons (``kind``, ``value``, ``limit``, ``unit``, perhaps ``names``), as the level's
     columns ``disturbed`` and ``disturbances`` say. ``impossible``: numbers that cannot be true, each with the level to
     blame and to measure again (``base``; None where every level shows it, so that the stated peak is what is wrong).
-    ``condemned``: those bases. ``not_steady``: level as text → the trend within it. ``doubted``: disturbed and condemned
-    levels, sorted: what findings must not rest on.
+    ``condemned``: those bases. ``not_steady``: level as text → the trend within it. ``doubted``: disturbed and
+    condemned levels, sorted: what findings must not rest on.
     """
     disturbed = {str(row["C"]): reasons for row in rows if (reasons := disturbances(row)) is not None}
     wrong = impossible(rows, context or {})
@@ -94,7 +96,8 @@ def disturbances(row: Row) -> list[dict[str, Any]] | None:
 
 
 def impossible(rows: Rows, context: Row) -> list[dict[str, Any]]:
-    """Return every number that cannot be true: ``kind``, ``column``, ``C``, ``value``, ``limit``, ``unit``, ``base``."""
+    """Return every number that cannot be true, with ``kind``, ``column``, ``C``, ``value``, ``limit``, ``unit`` and
+    ``base``."""
     alive = [row for row in rows if not row.get("failed")]
     found = [
         *_faster_in_company(alive, context),
@@ -139,7 +142,8 @@ def _faster_in_company(rows: Rows, context: Row) -> Iterator[dict[str, Any]]:
         rate, lower = get(high, "output_tok_s"), get(high, "output_tok_s_lo")
         if rate is not None and per_stream is not None and per_stream > 0:
             known = lower is not None and upper is not None and lower > 0
-            margin = SPEEDUP_MARGIN if known else SPEEDUP_MARGIN_WITHOUT_INTERVALS
+            guess = SPEEDUP_MARGIN_WITHOUT_INTERVALS if low["C"] == 1 else SPEEDUP_MARGIN_OF_PAIRS
+            margin = SPEEDUP_MARGIN if known else guess
             surely, at_most = (lower, upper) if known else (rate, per_stream)
             if surely > margin * extra * at_most * high["C"]:  # type: ignore[operator]
                 limit = extra * margin * at_most * high["C"] * rate / surely  # type: ignore[operator]
@@ -395,11 +399,8 @@ def _in_flight(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def _parts(row: Row) -> Iterator[dict[str, Any]]:
-    """Yield parts that add up to more than their whole: outcomes of requests, and the stages of the server's time."""
+    """Yield parts that add up to more than their whole: the stages of the server's time (outcomes of requests: A1)."""
     level = row["C"]
-    whole, parts = get(row, "requests"), total(get(row, "requests_ok"), get(row, "requests_failed"))
-    if whole is not None and parts is not None and parts > whole:
-        yield _case("parts_above_whole", "requests", level, parts, whole, level)
     for stages, column in (
         (("queue_mean_ms", "prefill_mean_ms"), "server_ttft_mean_ms"),
         (("queue_mean_ms", "prefill_mean_ms", "decode_mean_ms"), "server_e2el_mean_ms"),
@@ -445,11 +446,10 @@ def tier_levels(tier: Row) -> Levels:
     return {level for level in (tier.get("C"), tier.get("first_failed")) if level is not None}
 
 
-def mark_rules(knees: dict[str, Any], levels: Sequence[int], doubted: Iterable[int]) -> None:
+def mark_rules(knees: dict[str, Any], levels: Sequence[int], against: Iterable[int]) -> None:
     """Set ``doubted`` of each named rule of ``knees``: the levels that decide it and must not be trusted."""
-    against = set(doubted)
     for name, decided in decided_by(knees, levels).items():
-        knees["rules"][name]["doubted"] = sorted(decided & against)
+        knees["rules"][name]["doubted"] = sorted(decided & set(against))
 
 
 def rests_on(name: str, sweep: Row, levels: Sequence[int]) -> Levels:
@@ -564,14 +564,15 @@ def doubted_of(
 ) -> tuple[int, ...]:
     """Return the levels that a finding rests on and that must not be trusted, ascending; ``previous`` is the sweep and
     levels of the round before."""
-    found = rests_on(name, sweep, levels) & set(_doubted(sweep))
+    found = rests_on(name, sweep, levels) & doubted(sweep)
     if previous is not None and name in WITH_PREVIOUS:
-        found |= rests_on(name, *previous) & set(_doubted(previous[0]))
+        found |= rests_on(name, *previous) & doubted(previous[0])
     return tuple(sorted(found))
 
 
-def _doubted(sweep: Row) -> Sequence[int]:
-    return (sweep.get("trust") or EMPTY)["doubted"]  # type: ignore[no-any-return]
+def doubted(sweep: Row) -> Levels:
+    """Return the levels of a sweep that must not be trusted."""
+    return set((sweep.get("trust") or EMPTY)["doubted"])
 
 
 def growth_share(part: float | None, other: float | None, whole: float, noise: float) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from scripts.analysis.derive import Derived
-from scripts.analysis.finding import Finding
+from scripts.analysis.finding import NOT_TRUSTED, Finding
 from scripts.analysis.report.definitions import definition, shown
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
@@ -144,6 +144,24 @@ def claims_of(findings: Sequence[Finding], texts: Mapping[str, tuple[str, ...]],
             finding.barred_by,
         )
     return made
+
+
+KNEES = {
+    "jitter_onset": "F4",
+    "jitter_onset_by_jump": "F4",
+    "quiet_fallback": "F4",
+    "scaling_departs": "F2",
+    "marginal_falls": "F3",
+    "saturated": "F1",
+    "operating_point": "F13",
+}
+"""The finding that states what each rule of the table of knees picks."""
+
+
+def fallen_rules(findings: Sequence[Finding]) -> dict[str, tuple[int, ...]]:
+    """Return the rules whose result rests on levels that are not to be trusted, with these levels."""
+    fallen = {one.id: one.doubted for one in findings if one.outcome == NOT_TRUSTED}
+    return {rule: fallen[name] for rule, name in KNEES.items() if name in fallen}
 
 
 def _plain(name: str, value: Any, words: Words) -> str:
