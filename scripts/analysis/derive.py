@@ -84,6 +84,8 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
         sweep["steady"] = _knees(rows, context, limits, "steady_")
         sweep["steady"]["crossing"] = _crossing(rows, "steady_")
         sweep["steady"]["stall_crossings"] = _stall_crossings(rows, cost, "steady_")
+    if 1 in sweep["trust"]["doubted"]:  # what stands does so without its gain over a single stream
+        sweep |= {"operating_gain": None, "operating_itl_p50_growth_pct": None}
     alive = [row["C"] for row in rows if not row["failed"]]
     for knees in (sweep, sweep["steady"]):
         if knees is not None:

@@ -673,8 +673,6 @@ def f13(case: Case, found: Found) -> Finding:
         "itl_limit_pct": case.limits.operating_itl_growth_pct,
         **_better(case),
     }
-    if 1 in trust.doubted(case.sweep):  # the point stands without what it is against one stream
-        numbers |= {"gain": None, "itl_growth_pct": None}
     growth = number(numbers["itl_growth_pct"])
     numbers["itl_within"] = None if growth is None else growth <= case.limits.operating_itl_growth_pct
     if row["status"] == NOT_EVALUABLE:

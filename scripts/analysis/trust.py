@@ -134,6 +134,7 @@ def _faster_in_company(rows: Rows, context: Row) -> Iterator[dict[str, Any]]:
     all that a step with fewer does. What can be a reason is left out: other lengths of prompt or answer, a prefix cache
     that helped one level more, and llama.cpp's other number of threads for a single stream.
     """
+    blamed = set()
     for low, high in itertools.combinations(rows, 2):
         if not _same_work(low, high):
             continue
@@ -146,6 +147,7 @@ def _faster_in_company(rows: Rows, context: Row) -> Iterator[dict[str, Any]]:
             margin = SPEEDUP_MARGIN if known else guess
             surely, at_most = (lower, upper) if known else (rate, per_stream)
             if surely > margin * extra * at_most * high["C"]:  # type: ignore[operator]
+                blamed.add(low["C"])
                 limit = extra * margin * at_most * high["C"] * rate / surely  # type: ignore[operator]
                 alone = get(low, "output_tok_s")
                 if low["C"] == 1 and alone is not None and get(high, "scaling_efficiency_pct") is not None:
@@ -156,7 +158,7 @@ def _faster_in_company(rows: Rows, context: Row) -> Iterator[dict[str, Any]]:
                     )
                 else:
                     yield _case("faster_in_company", "output_tok_s", high["C"], rate, limit, low["C"])
-    for low in rows:
+    for low in (row for row in rows if row["C"] not in blamed):
         slower = [one for high in rows if high["C"] > low["C"] for one in _faster_tokens(low, high, context)]
         yield from sorted(slower, key=lambda one: float(one["limit"]))[:1]
 

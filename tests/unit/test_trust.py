@@ -72,14 +72,23 @@ def test_levels_beside_other_work_are_condemned_by_what_they_make_of_the_others(
         "value": pytest.approx(230.8, abs=0.1), "limit": pytest.approx(130.0), "unit": "pct", "base": 1,
     }  # fmt: skip
     assert {(one["kind"], one["base"]) for one in judged["impossible"]} == {
-        ("efficiency_above_100", 1), ("faster_in_company", 2), ("slower_alone", 1), ("slower_alone", 2),
+        ("efficiency_above_100", 1), ("faster_in_company", 2),
     }  # fmt: skip
     assert {one.outcome for name, one in found.items() if name in ("F2", "F3", "F4", "F5")} == {NOT_TRUSTED}
     assert found["F2"].doubted == (1, 2)
     assert found["F15"].outcome == "not_evaluable", "no share of a growth that is none"
     assert found["F1"].outcome == "holds", "the two highest levels were alone"
+    assert derived.sweep["operating_gain"] is None
     assert derived.sweep["rules"]["scaling_departs"]["doubted"] == [1, 2]
     assert derived.sweep["rules"]["saturated"]["doubted"] == []
+
+
+def test_a_slow_single_stream_shows_in_its_time_per_token_too() -> None:
+    table = client({1: 20.0, 2: 24.0, 4: 30.0})  # two cores, one of them taken at C=1
+    table.loc[table["C"] == 1, "tpot_p50_ms"] = 130.0
+    assert wrong(table, PLAIN) == [("slower_alone", "tpot_p50_ms", 1, 1)]
+    table.loc[table["C"] == 1, "tpot_p50_ms"] = 80.0
+    assert wrong(table, PLAIN) == []
 
 
 def test_the_interval_decides_where_there_is_one() -> None:
@@ -106,7 +115,7 @@ def test_what_can_make_a_stream_faster_in_company_is_no_accusation() -> None:
     threads = {**PLAIN, "server_arguments": {"threads": 1, "threads_batch": 2}}
     assert wrong(client(rates), threads) == []
     # 16 requests leave most slots of C=5 empty in the last wave: that is no slowness of C=5
-    short, long = (client({5: 50.0, 8: 125.0}, requests=sent).drop(columns="tpot_p50_ms") for sent in WAVES)
+    short, long = (client({5: 50.0, 8: 140.0}, requests=sent).drop(columns="tpot_p50_ms") for sent in WAVES)
     assert wrong(short, PLAIN) == []
     assert wrong(long, PLAIN) == [("faster_in_company", "output_tok_s", 8, 5)]
 
