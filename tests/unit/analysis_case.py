@@ -53,6 +53,7 @@ CONTEXT: dict[str, Any] = {
 # made so that T x E2EL / n_out = C, and the running mean is C
 RATES = {1: 20.0, 2: 38.0, 4: 70.0, 8: 110.0, 16: 150.0}
 ITL_P99 = {1: 42.0, 2: 43.0, 4: 44.0, 8: 190.0, 16: 230.0}
+TTFT_P99 = {1: 104.0, 2: 118.0, 4: 146.0, 8: 202.0, 16: 360.0}
 ITL_P50 = {1: 40.0, 2: 41.0, 4: 42.0, 8: 45.0, 16: 50.0}
 
 
@@ -84,7 +85,7 @@ def _levels() -> pd.DataFrame:
                 "identity_residual_max_ms": 0.01,
                 "output_tok_s": rate,
                 "ttft_p50_ms": 96.0 if level == 1 else ttft,
-                "ttft_p99_ms": 14.0 * level + 90,
+                "ttft_p99_ms": TTFT_P99[level],
                 "tpot_p50_ms": (latency - ttft) / (N_OUT - 1),
                 "itl_p50_ms": ITL_P50[level],
                 "itl_p90_ms": ITL_P50[level] + 1 if level < 16 else 200.0,
@@ -94,7 +95,7 @@ def _levels() -> pd.DataFrame:
                 "e2el_mean_ms": latency,
                 "running_mean": float(level),
                 "waiting_peak": max(0, level - 4),
-                "waiting_drain_s": (14.0 * level + 90) / 1000,
+                "waiting_drain_s": TTFT_P99[level] / 1000,
                 "waiting_steady_share_zero_pct": 95.0,
                 "burst_share_above_p95_pct": 100.0,
                 "ttft_p99_without_burst_ms": 55.0,

@@ -72,11 +72,11 @@ def test_tradeoff_has_p99_and_p50_over_throughput_with_every_tier_and_the_operat
     derived, context = small()
     figure = draw("tradeoff", derived, context)
     (axes,) = figure.axes
-    assert series(figure, "TTFT p99") == {20.0: 104, 38.0: 118, 70.0: 146, 110.0: 202, 150.0: 314}
+    assert series(figure, "TTFT p99") == {20.0: 104, 38.0: 118, 70.0: 146, 110.0: 202, 150.0: 360}
     assert len(series(figure, "TTFT p50")) == 5
     assert axes.get_yscale() == "log" and axes.get_xscale() == "linear"
     assert "tok/s" in axes.get_xlabel() and "ms" in axes.get_ylabel()
-    assert [text for text in texts(figure) if text.startswith("SLO")] == ["SLO 0.1 s", "SLO 0.3 s"]
+    assert [text for text in texts(figure) if text.startswith("SLO")] == ["SLO 0.1 s", "SLO 0.3 s", "SLO 1 s"]
     assert [band.get_gid() for tier in (100, 300, 1000) for band in by_gid(figure, f"tier:{tier}")] == [
         "tier:100",
         "tier:300",

@@ -176,7 +176,7 @@ def test_cards_hold_the_numbers_of_the_sweep() -> None:
     said = " ".join(re.sub(r"<[^>]*>", "", str(line)) for line in made["operating"].lines)
     assert "5.5× the throughput" in said and "ITL p50 45.00 ms (+12.5% against" in said
     assert "TTFT p99 0.20 s, within the 0.3 s promised" in said
-    assert "The next level, C=16: +36.4% tok/s for a TTFT p99 of 0.31 s" in said
+    assert "The next level, C=16: +36.4% tok/s for a TTFT p99 of 0.36 s" in said
     assert "fall back to C=4: 36.4% of the throughput is lost" in said
     assert "7.5 ×" in re.sub(r"<[^>]*>", "", str(made["gain"].value))
     assert "4.6 ×" in re.sub(r"<[^>]*>", "", str(made["ratio"].value))
