@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,93 @@ def differences(expected: Any, found: Any, tolerance: float, path: str = "") -> 
     return [] if same else [f"{path}: expected {expected!r}, found {found!r}"]
 
 
+SPECIAL = ("only", "any_of", "says", "silent", "account_balances")
+"""Keys of an expectation that are no reading: see ``judge``."""
+
+
+def judge(expected: dict[str, Any], found: dict[str, Any], tolerance: float, printed: str = "") -> list[str]:
+    """Return what differs between an expectation and a log's record, as sentences.
+
+    ``only``: just these fields are judged (with the special keys). ``any_of``: {field: values}, one of which holds.
+    ``says``: each pattern is found in what the record says to a person (warnings, reasons, notes: no JSON keys) or in
+    ``printed``; ``silent``: none is. ``account_balances``: ``account.balances``. A value {"between": [low, high]} is a
+    number in that range. A key that the record does not know is a difference, so that no expectation goes unjudged.
+    """
+    known = set(found) | set(SPECIAL)
+    lines = [f".{key}: no reading and no rule of this name is known" for key in expected if key not in known]
+    only = expected.get("only")
+    if only is not None:
+        lines += [f".only: no reading of the name {name!r} is known" for name in only if name not in found]
+    any_of = expected.get("any_of", {})
+    for name, values in any_of.items():
+        if name not in found:
+            lines.append(f".any_of: no reading of the name {name!r} is known")
+        elif all(differences(value, found.get(name), tolerance) for value in values):
+            lines.append(f".{name}: expected one of {values!r}, found {found.get(name)!r}")
+    for name, value in expected.items():
+        if name in SPECIAL or name in any_of or name not in known or (only is not None and name not in only):
+            continue
+        lines += _in_range(value, found.get(name), tolerance, f".{name}")
+    if "account_balances" in expected:
+        account = found.get("account")
+        lines += differences(
+            {"balances": expected["account_balances"]},
+            {} if not isinstance(account, dict) or "balances" not in account else account,
+            tolerance,
+            ".account",
+        )
+        if not isinstance(account, dict) or "balances" not in account:
+            lines.append(".account.balances: found nothing")
+    said = "\n".join([*told(found), printed])
+    lines += [f".says: nothing matches {one!r}" for one in expected.get("says", []) if not _matches(one, said)]
+    lines += [f".silent: {one!r} is said" for one in expected.get("silent", []) if _matches(one, said)]
+    return lines
+
+
+def _in_range(expected: Any, found: Any, tolerance: float, path: str) -> list[str]:
+    """Like ``differences``, and {"between": [low, high]} stands for a range at any depth."""
+    if isinstance(expected, dict) and set(expected) == {"between"}:
+        low, high = expected["between"]
+        inside = isinstance(found, int | float) and not isinstance(found, bool) and low <= found <= high
+        return [] if inside else [f"{path}: expected {low} to {high}, found {found!r}"]
+    if isinstance(expected, dict) and isinstance(found, dict):
+        lines = []
+        for key, value in expected.items():
+            if key not in found and value is not None:
+                lines.append(f"{path}.{key}: expected {value!r}, found nothing")
+            else:
+                lines += _in_range(value, found.get(key), tolerance, f"{path}.{key}")
+        return lines
+    return differences(expected, found, tolerance, path)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """Return the words of a record that a person reads: of its warnings, reasons, failures and notes."""
+    words: list[str] = []
+
+    def collect(value: Any) -> None:
+        if isinstance(value, str):
+            words.append(value)
+        elif isinstance(value, dict):
+            for name, inner in value.items():
+                if name not in ("code", "line"):
+                    collect(inner)
+        elif isinstance(value, list | tuple):
+            for inner in value:
+                collect(inner)
+
+    for name in ("warnings", "reason", "reasons", "notes", "failure"):
+        collect(found.get(name))
+    account = found.get("account")
+    if isinstance(account, dict):
+        collect(account.get("says"))
+    return words
+
+
 def update(path: Path, found: dict[str, Any]) -> bool:
     """With UPDATE_GOLDEN=1, rewrite the expected values of a fixture from what was read (the same keys), return True.
 
@@ -60,7 +148,8 @@ def update(path: Path, found: dict[str, Any]) -> bool:
 
     def refresh(expected: Any, read: Any) -> Any:
         if isinstance(expected, dict) and isinstance(read, dict):
-            return {key: refresh(value, read.get(key)) for key, value in expected.items()}
+            kept = (*SPECIAL, "measured")
+            return {key: value if key in kept else refresh(value, read.get(key)) for key, value in expected.items()}
         return read
 
     document["expected"] = refresh(document["expected"], found)

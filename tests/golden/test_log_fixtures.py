@@ -8,7 +8,7 @@ import pytest
 
 from scripts.harness.errors import SweepError
 from scripts.harness.startup_log import read
-from tests.golden.comparing import FIXTURES, MORE, cases, differences, update
+from tests.golden.comparing import FIXTURES, MORE, cases, differences, judge, told, update
 
 TOLERANCE = 0.01
 OURS = cases(FIXTURES / "logs", "*.json")
@@ -30,6 +30,12 @@ def log_of(case: Path) -> str:
     return case.with_suffix(".log").read_bytes().decode("utf-8", errors="replace")
 
 
+def measured_of(case: Path) -> dict[str, Any] | None:
+    """Return what the case says of the server that was measured, where its log holds several."""
+    measured: dict[str, Any] | None = json.loads(case.read_text(encoding="utf-8")).get("measured")
+    return measured
+
+
 def expected_of(case: Path) -> dict[str, Any]:
     expected: dict[str, Any] = json.loads(case.read_text(encoding="utf-8"))["expected"]
     return expected
@@ -43,9 +49,9 @@ def test_our_logs_are_read_right(case: Path) -> None:
             read(log_of(case), source=case.stem)
         assert expected["error_quotes"] in str(caught.value)
         return
-    found = read(log_of(case), source=case.stem)
+    found = read(log_of(case), source=case.stem, measured=measured_of(case))
     assert not update(case, found), "the expected values were rewritten: look at the difference and run again"
-    assert differences(expected, found, TOLERANCE) == []
+    assert judge(expected, found, TOLERANCE) == []
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -58,13 +64,14 @@ def test_a_logger_around_the_server_changes_nothing(case: Path, wrapper: str) ->
         with pytest.raises(SweepError):
             read(wrapped)
         return
-    assert differences(expected, read(wrapped), TOLERANCE) == []
+    found = read(wrapped, measured=measured_of(case))
+    assert judge(expected, found, TOLERANCE) == []
 
 
 @pytest.mark.skipif(not FURTHER, reason="MORE_CASES names no further ones")
 @pytest.mark.parametrize("case", FURTHER, ids=lambda case: case.stem)
 def test_further_logs_are_read_right(case: Path) -> None:
-    assert differences(expected_of(case), read(log_of(case), source=case.stem), TOLERANCE) == []
+    assert judge(expected_of(case), read(log_of(case), source=case.stem), TOLERANCE) == []
 
 
 def test_there_are_enough_cases_of_both_families() -> None:
@@ -81,6 +88,41 @@ def test_differences_are_found() -> None:
     assert differences({"a": 0}, {}, 0.01) == [".a: expected 0, found nothing"]
     assert differences({"a": None}, {}, 0.01) == []
     assert differences([1], [1, 2], 0.01) != []
+
+
+def test_a_judgement_is_one() -> None:
+    record = {
+        "kv_cache_tokens": 100,
+        "kv_cache_gib": 1.5,
+        "warnings": [{"code": "hybrid_model", "line": 3, "text": "Tokens and concurrency do not agree."}],
+        "failure": None,
+        "account": {"balances": None, "says": "The log prints no budget."},
+    }
+    right: dict[str, Any] = {
+        "only": ["kv_cache_gib"],
+        "kv_cache_tokens": 7,  # not among those judged
+        "kv_cache_gib": {"between": [1, 2]},
+        "any_of": {"kv_cache_tokens": [100, None]},
+        "says": ["do not agree"],
+        "silent": ["hybrid"],  # a code is no word to a person
+        "account_balances": None,
+    }
+    assert judge(right, record, 0.01) == []
+    wrong: tuple[dict[str, Any], ...] = (
+        {"kv_cache_gib": 1.4},
+        {"kv_cache_gib": {"between": [1.6, 2]}},
+        {"any_of": {"kv_cache_tokens": [99, None]}},
+        {"any_of": {"tokens": [None]}},
+        {"says": ["hybrid_model"]},
+        {"silent": ["agree"]},
+        {"account_balances": True},
+        {"only": ["kv_cache_tokenz"]},
+        {"kv_cache_tokenz": None},
+        {"sayz": ["x"]},
+    )
+    assert [len(judge(one, record, 0.01)) for one in wrong] == [1] * len(wrong)
+    assert judge({"account_balances": None}, {"warnings": []}, 0.01) != []
+    assert told(record) == ["Tokens and concurrency do not agree.", "The log prints no budget."]
 
 
 def test_an_empty_folder_of_cases_fails(tmp_path: Path) -> None:

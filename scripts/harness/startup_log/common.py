@@ -104,6 +104,8 @@ class Readings:
     """All readings of one boot, in the order of the log."""
 
     items: list[Reading] = field(default_factory=list)
+    not_the_servers: list[Line] = field(default_factory=list)
+    """Lines of a wrapper that look like statements on the KV pool; nothing was read from them."""
 
     def add(self, name: str, value: Any, line: Line, shape: str = "") -> None:
         self.items.append(Reading(name, value, line, shape))
@@ -246,14 +248,31 @@ def convert(name: str, text: str) -> Any:
     return float(value) if name.endswith(("_gib", "_x", "_mib", "_seconds")) else value
 
 
-def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str) -> Readings:
+_BARE = re.compile(r"^\W*(?:\([A-Za-z][^()]*pid=\d+[^()]*\)\s*)*\W*(?:[A-Z]\w*(?: \+ host)?\s*)?$")
+"""What may stand before a statement in a line that a terminal or a report cut from its prefix."""
+
+
+def read_shapes(
+    lines: Sequence[Line],
+    shapes: Sequence[Shape],
+    source: str,
+    own: re.Pattern[str] | None = None,
+    guarded: frozenset[str] = frozenset(),
+) -> Readings:
     """Return what the ``shapes`` read from the ``lines``.
 
-    Raises SweepError, quoting the line, when a line has the trigger of a ``must`` shape but none of the shapes with
-    that trigger reads it.
+    ``own`` finds the prefix the server's logger gives its lines. Where lines carry it, a reading named in ``guarded``
+    is taken from a line without it only when no line with it says it and nothing stands before it; other such lines
+    are a wrapper's: they are listed and not read.
+
+    Raises SweepError, quoting the line, when a line of the server has the trigger of a ``must`` shape but none of the
+    shapes with that trigger reads it.
     """
     readings = Readings()
+    prefixed = own is not None and any(own.search(line.text) for line in lines)
+    doubtful: list[tuple[Reading, bool]] = []
     for line in lines:
+        foreign = own is not None and own.search(line.text) is None
         seen: set[str] = set()
         read: set[str] = set()
         for shape in shapes:
@@ -264,17 +283,72 @@ def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str) -> 
             matched = False
             for match in _matches(shape, line):
                 matched = True
+                bare = _BARE.match(line.text[: match.start()]) is not None
                 for name, value in match.groupdict().items():
-                    if value is not None:
-                        readings.add(name, convert(name, value), line, shape.name)
+                    if value is None:
+                        continue
+                    reading = Reading(name, convert(name, value), line, shape.name)
+                    if prefixed and foreign and name in guarded:
+                        doubtful.append((reading, bare))
+                    else:
+                        readings.items.append(reading)
             if matched:
                 read.add(shape.trigger)
             elif shape.must:
                 seen.add(shape.trigger)
         for trigger in sorted(seen - read):
-            if not is_source_code(line) and not breaks_off(line, trigger):
-                raise unknown_shape(line, trigger, source)
+            if is_source_code(line) or breaks_off(line, trigger):
+                continue
+            if foreign and (prefixed or _WRAPPER.match(line.text)):
+                readings.not_the_servers.append(line)
+                continue
+            raise unknown_shape(line, trigger, source)
+    said = {item.name for item in readings.items}
+    for reading, bare in doubtful:
+        if bare and reading.name not in said:
+            readings.items.append(reading)
+        elif reading.line not in readings.not_the_servers:
+            readings.not_the_servers.append(reading.line)
     return readings
+
+
+_WRAPPER = re.compile(r"^\W*\[[A-Za-z][\w./-]*\]|^[A-Za-z][\w./-]*(?:\[\d+\])?: |^\W*[A-Za-z][\w.-]* ?(?:>|\|)")
+"""The prefix of a program around the server: ``[entrypoint]``, ``launcher:``, ``start.sh |``."""
+_LOOKS_LIKE = re.compile(
+    r"(?i)\bkv[ _-]?(?:cache|pool)\b.*?\b\d[\d,.]*\s*(?:[KMG]i?B|tokens?|blocks?)\b"
+    r"|\b\d[\d,.]*\s*(?:[KMG]i?B|tokens?|blocks?)\b.*?\bkv[ _-]?(?:cache|pool)\b"
+)
+_EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Warning|Exit)\b: |^\s*\w+Error\b")
+LOOKALIKES = ("KV cache", "KV pool", "kv cache", "kv pool", "kv_cache", "KV-cache")
+
+
+def lookalikes(lines: Iterable[Line], own: re.Pattern[str]) -> list[Line]:
+    """Return the lines that speak of a KV cache or pool in numbers, but not in the server's form: ``own``."""
+    return [
+        line
+        for line in lines
+        if _WRAPPER.match(line.text)
+        and _LOOKS_LIKE.search(line.text)
+        and not own.search(line.text)
+        and not _EXCEPTION.search(line.text)
+    ]
+
+
+def wrapper_warnings(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    """Return one warning for each of the first lines of a wrapper that look like the server's."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        text = redact(line.text.strip())[:300]
+        found.setdefault(
+            line.number,
+            {
+                "code": "not_the_servers",
+                "line": line.number,
+                "text": f"Line {line.number} speaks of the KV pool but does not have the form of the server's own "
+                f"lines, so it was not read: “{text}”.",
+            },
+        )
+    return [found[number] for number in sorted(found)][:5]
 
 
 _WHOLE = (
@@ -318,8 +392,9 @@ def unknown_shape(line: Line, trigger: str, source: str) -> SweepError:
     """Return the error for a line that mentions something we read but in a form we do not know."""
     return SweepError(
         f"{source}:{line.number}: the line says “{trigger}” in a form no known release prints: "
-        f"“{redact(line.text.strip())[:400]}”. Nothing was guessed; add its shape to scripts/harness/startup_log and a "
-        "fixture to tests/fixtures/logs."
+        f"“{redact(line.text.strip())[:400]}”. Nothing was guessed, so the pool's size is not known. Measure with another "
+        "release of the server, or give no log (leave `log` out of the round's file): the rest of the report does not "
+        "need it."
     )
 
 

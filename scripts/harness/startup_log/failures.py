@@ -245,6 +245,6 @@ def explain_exit(returncode: int | None, last_lines: Sequence[str]) -> Explanati
         "unknown",
         "unknown",
         f"The server {status} and its log names no cause known here.{said}",
-        "Read the end of its log; if it names the cause, add it to scripts/harness/startup_log.",
+        "Read the end of its log, and start the server by hand with the same command to see what it says.",
         lines,
     )

@@ -10,20 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.harness.startup_log import llama_failures
+from scripts.harness.startup_log import llama_failures, sums
 from scripts.harness.startup_log.common import (
+    LOOKALIKES,
     NUMBER,
     Line,
     breaks_off,
     is_source_code,
+    lookalikes,
     redact,
     relevant_lines,
     unknown_shape,
+    wrapper_warnings,
 )
 from scripts.harness.startup_log.failures import Explanation, Verdict, explain_hit, judge
 
 ENGINE = "llama.cpp"
 _N = NUMBER
+OWN = re.compile(r"\b(?:llama_\w+|llm_\w+|init|generate|main|load|reserve|operator\(\))\s*: ")
+"""The function that every statement of llama.cpp begins with."""
 _FUNCTION = r"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_kv_cache_\w+"
 _FUNCTION += r"|llama_model_load_internal|generate|main)"
 
@@ -174,7 +179,7 @@ TRIGGERS: tuple[str, ...] = (
     "full-size SWA",
     *llama_failures.TRIGGERS,
 )
-SPARSE = ("n_ctx_slot", "slots are idle", "prompt cache is enabled")
+SPARSE = ("n_ctx_slot", "slots are idle", "prompt cache is enabled", *LOOKALIKES)
 
 
 @dataclass
@@ -345,10 +350,15 @@ class _Boot:
         if self.strict:
             for trigger, pattern in _MUST:
                 readable = pattern.search(text) or is_source_code(line) or breaks_off(line, trigger)
-                if trigger in text and not readable:
+                if trigger in text and not readable and OWN.search(text):
                     raise unknown_shape(line, trigger, self.source)
             states_cells = " cells," in text and "size =" in text and "R (" not in text
-            if states_cells and not _SIZE.search(text) and (line.ended or ")" in text.partition(" cells,")[2]):
+            if (
+                states_cells
+                and OWN.search(text)
+                and not _SIZE.search(text)
+                and (line.ended or ")" in text.partition(" cells,")[2])
+            ):
                 raise unknown_shape(line, "cells", self.source)
         return progress
 
@@ -418,6 +428,8 @@ class _Boot:
 
     def _read_caches(self, line: Line) -> bool:
         text = line.text
+        if not OWN.search(text):
+            return False  # a wrapper's
         creating = _CREATING.search(text)
         if creating:
             self._context().pending_kind = (creating["kind"] or creating["raw"]).strip()
@@ -459,7 +471,7 @@ class _Boot:
         text = line.text
         for pattern, kind in ((_KV_BUFFER, "kv"), (_RS_BUFFER, "rs"), (_COMPUTE_BUFFER, "compute")):
             match = pattern.search(text)
-            if match is None:
+            if match is None or (kind != "compute" and not OWN.search(text)):
                 continue
             context, mib = self._context(), float(match["mib"].replace(",", ""))
             if kind == "rs":
@@ -593,6 +605,8 @@ class _Boot:
             "kv_unified": kv_unified,
             "flash_attention": flash,
             "devices": list(self.devices.values()),
+            "model": self.path,
+            "account": sums.account({}, "llama.cpp states no budget, so nothing can be balanced."),
             "warnings": self._warnings(),
             "failure": None if failure is None else failure.as_dict(),
             "boots_in_file": self.boots,
@@ -641,7 +655,7 @@ class _Boot:
             for code, pattern in _WARNINGS:
                 if code not in found and pattern.search(line.text):
                     found[code] = {"code": code, "line": line.number, "text": redact(line.text.strip())[:400]}
-        return list(found.values())
+        return [*found.values(), *wrapper_warnings(lookalikes(self.lines, OWN))]
 
 
 def _device(name: str) -> str:

@@ -10,21 +10,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from scripts.harness.errors import SweepError
-from scripts.harness.startup_log import vllm_failures, vllm_start, vllm_v0, vllm_v1
+from scripts.harness.startup_log import sums, vllm_failures, vllm_start, vllm_v0, vllm_v1
 from scripts.harness.startup_log.common import (
+    LOOKALIKES,
     Line,
     Reading,
     Readings,
+    lookalikes,
     read_shapes,
     redact,
     relevant_lines,
     triggers_of,
     value_of,
+    wrapper_warnings,
 )
 from scripts.harness.startup_log.failures import Explanation, Verdict, explain_hit, judge
 
 ENGINE = "vllm"
 SHAPES = (*vllm_start.SHAPES, *vllm_v0.SHAPES, *vllm_v1.SHAPES)
+
+OWN = re.compile(
+    r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? (?:\[[\w./-]+:\d+\]|[\w./-]+:\d+\])"
+)
+"""The prefix of vLLM's logger: "INFO 03-01 10:00:30 [kv_cache_utils.py:864]", before 0.7 "… executor.py:57]"."""
+GUARDED = frozenset(
+    (
+        "kv_cache_tokens",
+        "kv_cache_gib",
+        "fixed_kv_cache_gib",
+        "max_concurrency_x",
+        "concurrency_max_model_len",
+        "num_gpu_blocks",
+        "num_cpu_blocks",
+        "block_device_text",
+        "bare_block_device_text",
+        "kv_device_text",
+        "cuda_graph_estimate_gib",
+    )
+)
 
 _SERVED = re.compile(
     r"Application startup complete|Uvicorn running on|Processed prompts:|Avg (?:prompt|generation) throughput"
@@ -62,6 +85,12 @@ _FAILED = re.compile(
     r"|valid model identifier|EngineDeadError"
 )
 _SEVERAL_ENGINES = re.compile(r"data_parallel_size(?:_local)?'?[=:] ?(?:[2-9]|1\d)")
+_WORKER = re.compile(r"Worker|VllmWorker|RayWorker|RayTrain")
+_STAGE = re.compile(r"PP(?P<stage>\d+)")
+_HYBRID = re.compile(
+    r"Setting attention block size to|Add \d+ padding layers|Hybrid KV cache manager is disabled|"
+    r"[Mm]amba (?:page|cache|block)|mamba_(?:block|cache|page)\w*=(?!None\b|0\b|'auto')|Padding mamba page size"
+)
 _PROGRESS_TRIGGERS = ("Starting to load model", "Loading weights took")
 
 _WARNINGS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -104,6 +133,8 @@ _WARNING_TRIGGERS = (
     "Hybrid KV cache manager",
     "Free memory grew",
     "default MoE config",
+    "amba page",
+    "amba cache",
 )
 
 TRIGGERS: tuple[str, ...] = (
@@ -116,7 +147,7 @@ TRIGGERS: tuple[str, ...] = (
     *_PROGRESS_TRIGGERS,
     *_WARNING_TRIGGERS,
 )
-SPARSE = ("Avg prompt throughput", "Processed prompts:")
+SPARSE = ("Avg prompt throughput", "Processed prompts:", *LOOKALIKES)
 
 
 class _Boots:
@@ -224,7 +255,7 @@ class _Record:
 
     def __init__(self, lines: list[Line], boots: int, source: str, strict: bool = True) -> None:
         self.lines, self.boots = lines, boots
-        self.readings = read_shapes(lines, SHAPES, source) if strict else _lenient(lines, source)
+        self.readings = read_shapes(lines, SHAPES, source, OWN, GUARDED) if strict else _lenient(lines, source)
         self.args, self.config, self.only_non_default, self.sampling = vllm_start.read_settings(lines)
         progress = [item.line.number for item in self.readings.all("weights_gib", "kv_cache_gib", "kv_cache_tokens")]
         self.verdict: Verdict = judge(lines, vllm_failures.CAUSES, _ready, _stopping, max(progress, default=0))
@@ -392,7 +423,148 @@ class _Record:
             for code, pattern in _WARNINGS:
                 if code not in found and pattern.search(line.text):
                     found[code] = {"code": code, "line": line.number, "text": redact(line.text.strip())[:400]}
-        return list(found.values())
+        wrappers = [*self.readings.not_the_servers, *lookalikes(self.lines, OWN)]
+        return [*found.values(), *wrapper_warnings(wrappers)]
+
+    # -- what is worked out --------------------------------------------------------------------------------------
+
+    def _capacity(self, engines: list[dict[str, Any]], length: int | None, block: int | None) -> dict[str, Any]:
+        """Return how many requests of full length the pool holds: the printed number, else tokens ÷ length.
+
+        ``agrees`` is False where the two differ beyond rounding: the layers of a hybrid model do not all keep every
+        token, and only the printed number is the capacity.
+        """
+        pools = [(entry.get("kv_cache_tokens"), entry.get("max_concurrency_x")) for entry in engines]
+        printed = [concurrency for _, concurrency in pools if concurrency is not None]
+        if not printed:
+            # untagged, or apart from the tokens: one number for every engine
+            alone = self._minimum("max_concurrency_x")
+            printed = [alone] if alone is not None else []
+            pools = [(tokens, alone) for tokens, _ in pools]
+        agrees = [sums.capacity_agrees(tokens, length, concurrency, block) for tokens, concurrency in pools]
+        computed = None if not length or not pools else round(sum(tokens or 0 for tokens, _ in pools) / length, 4)
+        known = bool(printed) and len(printed) == max(len(pools), 1)
+        return {
+            "requests_x": round(sum(printed), 4) if known else None if printed else computed,
+            "from": "printed" if printed else None if computed is None else "tokens / max_model_len",
+            "tokens_over_length_x": computed,
+            "agrees": False if False in agrees else True if True in agrees else None,
+        }
+
+    def _hybrid(self, capacity: dict[str, Any]) -> bool | None:
+        """True when the log shows that not every layer keeps every token; None when it does not show it."""
+        shown = capacity["agrees"] is False or self.readings.first("attention_block_size") is not None
+        shown = shown or any(_HYBRID.search(line.text) for line in self.lines)
+        return True if shown else None
+
+    def _accounts(self) -> dict[str, Any]:
+        """Return the memory account, process by process: ranks differ, and only one's own numbers add up."""
+        if self._fixed_pool():
+            return sums.account({}, "The pool's size was set by hand (--kv-cache-memory-bytes), so no budget applies.")
+        names = (
+            "kv_cache_gib",
+            "consumed_gib",
+            "account_weights_gib",
+            "profile_weights_gib",
+            "weights_gib",
+            "non_torch_gib",
+            "activation_gib",
+            "peak_torch_gib",
+            "cuda_graph_gib",
+            "account_graph_gib",
+            "cuda_graph_estimate_gib",
+            "requested_gib",
+            "total_gpu_gib",
+            "gpu_memory_utilization",
+        )
+        processes: dict[str, dict[str, list[float]]] = {}
+        for item in self.readings.all(*names):
+            processes.setdefault(item.line.process, {}).setdefault(item.name, []).append(item.value)
+        with_pool = {name: values for name, values in processes.items() if "kv_cache_gib" in values}
+        if not with_pool:
+            return sums.account({})
+        return sums.of_processes(
+            [one for values in with_pool.values() for one in self._accounts_of(values, len(with_pool) == 1)]
+        )
+
+    def _accounts_of(self, values: dict[str, list[float]], alone: bool) -> list[dict[str, Any]]:
+        """Return the accounts of the processes that share a prefix: one, or several ranks whose lines do not say whose
+        they are, which are taken in their order where each printed every number."""
+        pools = values["kv_cache_gib"]
+
+        def of(place: int, *names: str) -> float | None:
+            for name in names:
+                found = values.get(name)
+                if found is None and alone:
+                    # the front end or the engine prints it, once for all
+                    found = [item.value for item in self.readings.all(name)]
+                if not found:
+                    continue
+                if name == "weights_gib":
+                    found = [max(found)] if len(pools) == 1 else found
+                if len(set(found)) == 1:
+                    return found[0]
+                return found[place] if len(found) == len(pools) else None
+            return None
+
+        accounts = []
+        for place, pool in enumerate(pools):
+            consumed, activation = of(place, "consumed_gib"), of(place, "activation_gib")
+            weights = of(place, "account_weights_gib", "profile_weights_gib", "weights_gib")
+            apart = of(place, "non_torch_gib")
+            peak = of(place, "peak_torch_gib")
+            if consumed is not None and self.readings.first("total_gpu_gib") is None and activation is None:
+                activation = 0.0  # a CPU: what was consumed is all there is
+            elif consumed is None and peak is not None and apart is not None:
+                consumed, activation = peak + apart, 0.0  # 0.6.3: weights and activation are in the peak
+            elif consumed is None and weights is not None and apart is not None:
+                consumed = weights + apart
+            budget = of(place, "requested_gib")
+            total, share = of(place, "total_gpu_gib"), self._utilization()
+            if budget is None and total is not None and share is not None:
+                budget = round(total * share, 4)
+            accounts.append(
+                sums.account(
+                    {
+                        "consumed": consumed,
+                        "activation": activation,
+                        "kv": pool,
+                        "estimate": of(place, "cuda_graph_estimate_gib"),
+                        "graph": of(place, "cuda_graph_gib", "account_graph_gib"),
+                        "budget": budget,
+                    }
+                )
+            )
+        return accounts
+
+    def _workers(self) -> list[dict[str, Any]]:
+        """Return what each worker process printed of its own GPU, in the order of their names: stages of a pipeline
+        and ranks own a pool each."""
+        found: dict[str, dict[str, Any]] = {}
+        for item in self.readings.all("weights_gib", "kv_cache_gib", "cuda_graph_gib", "cuda_graph_estimate_gib"):
+            if not item.line.tags or not _WORKER.match(item.line.tags[-1][0]):
+                continue
+            name = "".join(part if not at else f" {part}" for at, part in enumerate(item.line.tags[-1][:2]) if part)
+            stage = _STAGE.search(name)
+            entry = found.setdefault(name, {"worker": name, "stage": int(stage["stage"]) if stage else None})
+            entry[item.name] = item.value if item.name != "weights_gib" else max(item.value, entry.get(item.name, 0.0))
+        return [found[name] for name in sorted(found)]
+
+    def _conflict(self, capacity: dict[str, Any], tokens: int | None, length: int | None) -> list[dict[str, Any]]:
+        """Return the warning that tokens ÷ length is not the capacity the server prints."""
+        if capacity["agrees"] is not False:
+            return []
+        line = self.readings.minimum("max_concurrency_x")
+        return [
+            {
+                "code": "capacity_disagrees",
+                "line": None if line is None else line.line.number,
+                "text": f"Tokens and concurrency do not agree: {tokens:,} tokens ÷ {length:,} are "
+                f"{capacity['tokens_over_length_x']:.2f} requests of full length, the server prints "
+                f"{capacity['requests_x']:.2f}. Layers of a hybrid model do not all keep every token: the printed "
+                "concurrency is the capacity, and how many shorter requests fit cannot be had from the tokens.",
+            }
+        ]
 
     # -- the record ----------------------------------------------------------------------------------------------
 
@@ -428,6 +600,7 @@ class _Record:
         if max_len is None:
             max_len = self._minimum("using_max_model_len")
 
+        capacity = self._capacity(engines, max_len, block_size)
         weights = self._weights()
         graph = self._minimum("cuda_graph_gib", "account_graph_gib", "graph_pool_gib")
         version = readings.last("version_text")
@@ -473,7 +646,11 @@ class _Record:
             "engine_config": self.config,
             "ranks": vllm_start.ranks(self.config, self.args, readings),
             "engines": engines,
-            "warnings": self._warnings(),
+            "workers": self._workers(),
+            "capacity": capacity,
+            "hybrid": self._hybrid(capacity),
+            "account": self._accounts(),
+            "warnings": [*self._conflict(capacity, tokens, max_len), *self._warnings()],
             "failure": None if failure is None else failure.as_dict(),
             "boots_in_file": self.boots,
         }
@@ -606,7 +783,7 @@ def _lenient(lines: list[Line], source: str) -> Readings:
     readings = Readings()
     for line in lines:
         try:
-            readings.items.extend(read_shapes([line], SHAPES, source).items)
+            readings.items.extend(read_shapes([line], SHAPES, source, OWN, GUARDED).items)
         except SweepError:
             continue
     return readings

@@ -139,6 +139,13 @@ SHAPES: tuple[Shape, ...] = (
         must=True,
     ),
     Shape(
+        # "Estimated MRV2 CUDA graph memory: 0.36 GiB additional (1.08 GiB captured, …)": what is not yet counted.
+        "graph_estimate_additional",
+        "vLLM 0.27-0.33 (V1)",
+        "CUDA graph memory:",
+        re.compile(rf"Estimated (?!CUDA)\w+ CUDA graph memory: (?P<cuda_graph_estimate_gib>{_N}){_GIB} additional"),
+    ),
+    Shape(
         "graph_pool",
         "vLLM 0.19-0.33 (V1)",
         "CUDA graph pool memory",
