@@ -15,7 +15,7 @@ def main(boot: str, log: str, out: str) -> None:
     record = records.read(boot)
     engine = None if record["engine"] == "openai" else record["engine"]
     found = kv_pool.complete(
-        startup_log.read(Path(log).read_text(encoding="utf-8"), engine, log), record.get("kv_pool")
+        startup_log.read(Path(log).read_text(encoding="utf-8"), engine, log, record), record.get("kv_pool")
     )
     Path(out).write_text(json.dumps({"boot_id": record["boot_id"], "log": found}, indent=1), encoding="utf-8")
 

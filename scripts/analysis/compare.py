@@ -274,7 +274,9 @@ def attribute(before: Mapping[str, Any], after: Mapping[str, Any]) -> Attributio
 def pools(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return where the KV pool's difference went, after - before in GiB; contexts or startup records of two boots.
 
-    What consumed and activation fell by accounts for what KV gained, within 0.03 GiB and the change of the budget.
+    What consumed and activation fell by, and what is no longer taken off for CUDA graphs, accounts for what KV gained,
+    within 0.03 GiB and the change of the budget. ``growth_pct`` is of tokens or of GiB: ``compared_in``, and
+    ``why_not_tokens`` (see ``kv.compared_in``).
     """
     memories = []
     for side in (before, after):
@@ -288,15 +290,28 @@ def pools(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]
     explained = None
     if change["kv_gib"] is not None and all(value is not None for value in freed):
         explained = (
-            abs(change["kv_gib"] + sum(value for value in freed if value is not None) - (budget or 0.0)) <= 0.03 + 1e-9
+            abs(
+                change["kv_gib"]
+                + sum(value for value in freed if value is not None)
+                - change["graph_estimate_gib"]
+                - (budget or 0.0)
+            )
+            <= 0.03 + 1e-9
         )
     return {
         "tokens_before": old.kv_pool_tokens,
         "tokens_after": new.kv_pool_tokens,
+        "gib_before": old.available_kv_gib,
+        "gib_after": new.available_kv_gib,
+        "length_before": old.max_model_len,
+        "length_after": new.max_model_len,
+        "compared_in": change["compared_in"],
+        "why_not_tokens": change["why_not_tokens"],
         "growth_pct": change["kv_pool_growth_pct"],
         "ratio": change["kv_pool_ratio"],
         "consumed_delta_gib": freed[0],
         "activation_delta_gib": freed[1],
+        "graph_estimate_delta_gib": 0.0 - change["graph_estimate_gib"] or None,
         "kv_delta_gib": change["kv_gib"],
         "budget_delta_gib": budget,
         "accounted_for": explained,
@@ -348,8 +363,7 @@ def compare(
         levels=verdicts,
         pool={
             **pools(before.context, after.context),
-            "cap_before": left.sweep["cap"]["true"],
-            "cap_after": right.sweep["cap"]["true"],
+            **_caps(left, right, (new_memory, old_memory)),
         },
         accounts={
             before.label: kv.account(old_memory, limits.account_gib) if old_memory else None,
@@ -360,6 +374,14 @@ def compare(
         freedom=freedom or 0,
         derived=(left, right),
     )
+
+
+def _caps(left: Derived, right: Derived, memories: tuple[kv.Memory | None, kv.Memory | None]) -> dict[str, Any]:
+    """Return how many requests each pool holds; nothing of a model that only the two pools together show to be
+    hybrid."""
+    if any(one != other for one, other in zip(memories, kv.settled(*memories), strict=True)):
+        return {"cap_before": None, "cap_after": None}
+    return {"cap_before": left.sweep["cap"]["true"], "cap_after": right.sweep["cap"]["true"]}
 
 
 def compare_all(sides: Sequence[Side], allow_unlike: bool = False) -> list[Comparison]:

@@ -37,7 +37,8 @@ def of_level(
     before = [body for _, body in _pages(scrapes, "metrics", "before")]
     after = [body for _, body in _pages(scrapes, "metrics", "after")]
     engine = cell["plan"]["engine"]
-    log = startup_log.read(startup, engine=None if engine == "openai" else engine) if startup.strip() else {}
+    named = None if engine == "openai" else engine
+    log = startup_log.read(startup, named, measured=cell["boot"]) if startup.strip() else {}
     pool = log.get("kv_cache_tokens")
     row: dict[str, Any] = {"C": cell["level"], "boot_id": cell["boot"]["boot_id"], "kv_pool_tokens": pool}
     power = _power(telemetry)

@@ -69,7 +69,8 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
 
     rows = normalize(levels)
     cost = predict.cost_of(context)
-    memory = kv.memory_of(context.get("startup"), context)
+    before = kv.memory_of(context.get("previous_round_startup"), context)
+    memory, _ = kv.settled(kv.memory_of(context.get("startup"), context), before)
     limits = Thresholds.of(context)
     has_steady = any(name.startswith("steady_") for name in levels.columns)
     _derive_server(rows, cost, memory, limits)
@@ -245,7 +246,7 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
 
 def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None, limits: Thresholds) -> None:
     """Add what follows from the server's counters, the pool and the model's shape."""
-    pool = memory.kv_pool_tokens if memory else None
+    pool = memory.countable_tokens if memory else None
     printed = rounded_for_print(get(row, "kv_mean_pct") for row in rows)
     for row in rows:
         level, running = row["C"], get(row, "running_mean")
@@ -259,7 +260,7 @@ def _derive_server(rows: Rows, cost: predict.Cost, memory: kv.Memory | None, lim
         out = {
             "mfu_pct": percent(times(get(row, "tflop_s"), 1e12), cost.peak_flops),
             "mbu_pct": percent(times(get(row, "read_gb_s"), 1e9), cost.peak_bytes_s),
-            "kv_upper_bound_pct": kv.upper_bound_pct(cost, pool, level),
+            "kv_upper_bound_pct": kv.upper_bound_pct(cost, memory, level),
             "kv_reconciled_pct": reconciled,
             "kv_reconciled_blocks_pct": kv.reconciled_blocks_pct(cost, memory, running),
             "running_mean_refined": ratio(times(first(brought, reconciled), pool, 0.01), cost.mean_context),
@@ -401,12 +402,12 @@ def _sweep(
     levels = [row["C"] for row in rows]
     alive = [row for row in rows if not row["failed"]]
     top: dict[str, Any] = alive[-1] if alive else {}
-    pool = memory.kv_pool_tokens if memory else None
-    previous = kv.memory_of(context.get("previous_round_startup"), context)
+    pool = memory.countable_tokens if memory else None
+    _, previous = kv.settled(memory, kv.memory_of(context.get("previous_round_startup"), context))
     preempted = [get(row, "preemptions") for row in rows if not row["failed"] or get(row, "preemptions") is not None]
     bound = get(top, "kv_upper_bound_pct")
     hit = _kv_wall(bound, preempted)
-    cap = ratio(pool, cost.tokens_per_request)
+    cap = memory.requests_of(cost.tokens_per_request) if memory else None
     nominal = get(context, "max_num_seqs")
     operating, after = _operating_neighbours(alive, sweep["operating_point"])
     fallback = next((row for row in alive if row["C"] == sweep["quiet_fallback"]), {})
@@ -464,9 +465,7 @@ def _sweep(
     )
     for boot, name in ((memory, "current"), (previous, "previous")):
         if boot is not None and top:
-            sweep["startup"][name][f"kv_upper_bound_pct_C{top['C']}"] = kv.upper_bound_pct(
-                cost, boot.kv_pool_tokens, top["C"]
-            )
+            sweep["startup"][name][f"kv_upper_bound_pct_C{top['C']}"] = kv.upper_bound_pct(cost, boot, top["C"])
     sweep["startup"]["current"]["free_memory_at_start_gib"] = sweep["suggested_pool"]["free_memory_at_start_gib"]
     return sweep
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.analysis import audits, trust
+from scripts.analysis import audits, kv, trust
 from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, setting
 from scripts.analysis.compare import attribute
 from scripts.analysis.derive import Derived
@@ -274,11 +274,13 @@ def f6(case: Case, found: Found) -> Finding:
 
 
 def _pool_growth(case: Case) -> float | None:
-    """Return the growth of the pool over the previous round, in percent."""
-    now = case.sweep["startup"]["current"]["kv_pool_tokens"]
-    if case.previous is not None:
-        return growth_pct(case.previous.sweep["startup"]["current"]["kv_pool_tokens"], now)
-    return number(case.sweep["startup"]["delta"]["kv_pool_growth_pct"])
+    """Return the growth of the pool over the previous round, in percent: of tokens, or of GiB where the tokens of the
+    two are not of one kind."""
+    delta = _delta(case)
+    if case.previous is not None and delta["why_not_tokens"] is None and delta["kv_pool_growth_pct"] is None:
+        pools = [one["startup"]["current"]["kv_pool_tokens"] for one in (case.previous.sweep, case.sweep)]
+        return growth_pct(*pools)
+    return number(delta["kv_pool_growth_pct"])
 
 
 def f6b(case: Case, found: Found) -> Finding:
@@ -550,13 +552,14 @@ def f10b(case: Case, found: Found) -> Finding:
 
 def f10c(case: Case, found: Found) -> Finding:
     """The next doubling cannot be resident at once."""
-    cap, pool = case.sweep["kv_cap"], case.sweep["startup"]["current"]["kv_pool_tokens"]
+    current = case.sweep["startup"]["current"]
+    cap, pool = case.sweep["kv_cap"], current["countable_tokens"]
     level, over = cap.get("double_C"), cap.get("double_over_pool")
     numbers = {"C": level, "over_pool": over, "tokens": cap.get(f"C{level}_tokens"), "pool_tokens": pool}
     if over is None:
         absent = missing_of(
             {
-                "startup.kv_pool_tokens": pool,
+                kv.lacking(current): pool,
                 "input_tokens and output_tokens": case.sweep["workload"]["tokens_per_request"],
             }
         )
@@ -575,7 +578,9 @@ def f11(case: Case, found: Found) -> Finding:
     }
     if cap["effective"] is None:
         return lacking(
-            "F11", missing_of({"max_num_seqs": cap["nominal"], "startup.kv_pool_tokens": cap["true"]}), numbers
+            "F11",
+            missing_of({"max_num_seqs": cap["nominal"], kv.lacking(case.sweep["startup"]["current"]): cap["true"]}),
+            numbers,
         )
     return judged("F11", cap["effective"] < cap["nominal"], numbers)
 
@@ -616,8 +621,6 @@ def f12b(case: Case, found: Found) -> Finding:
 
 def _delta(case: Case) -> dict[str, Any]:
     """Return the change of the memory account from the previous round."""
-    from scripts.analysis import kv
-
     if case.previous_context is not None and case.previous_context.get("startup"):
         before = kv.memory_of(case.previous_context["startup"], case.previous_context)
         return kv.pool_change(before, kv.memory_of(case.context.get("startup"), case.context))
@@ -630,12 +633,13 @@ def f12c(case: Case, found: Found) -> Finding:
     freed = (
         None
         if delta["weights_gib"] is None or delta["activation_gib"] is None
-        else delta["weights_gib"] + delta["activation_gib"]
+        else delta["weights_gib"] + delta["activation_gib"] + delta["graph_estimate_gib"]
     )
     cause = attribute(case.previous_context, case.context) if case.previous_context is not None else None
     numbers = {
         "consumed_freed_gib": delta["weights_gib"],
         "activation_freed_gib": delta["activation_gib"],
+        "graph_estimate_freed_gib": delta["graph_estimate_gib"] or None,
         "kv_gain_gib": delta["kv_gib"],
         "freed_gib": freed,
         "off_gib": minus(freed, delta["kv_gib"]),
@@ -802,15 +806,29 @@ def _noise_s(case: Case, low: Mapping[str, Any], high: Mapping[str, Any]) -> flo
 
 def f16(case: Case, found: Found) -> Finding:
     """A cap must be read on each machine."""
-    growth = _pool_growth(case)
-    now = case.sweep["startup"]["current"]["kv_pool_tokens"]
+    delta, growth = _delta(case), _pool_growth(case)
+    current = case.sweep["startup"]["current"]
+    now = current["kv_pool_tokens"]
     before = case.previous.sweep["startup"]["current"] if case.previous else case.sweep["startup"]["previous"] or {}
     numbers = {
         "previous_pool_tokens": before.get("kv_pool_tokens"),
         "pool_tokens": now,
+        "previous_pool_gib": before.get("available_kv_gib"),
+        "pool_gib": current["available_kv_gib"],
+        "previous_length": before.get("max_model_len"),
+        "length": current["max_model_len"],
+        "compared_in": delta["compared_in"],
         "growth_pct": growth,
         "threshold_pct": case.limits.pin_pool_pct,
     }
+    if growth is None and delta["why_not_tokens"] is not None:
+        absent = missing_of(
+            {
+                "startup.available_kv_gib": numbers["pool_gib"],
+                "available_kv_gib of both rounds": numbers["previous_pool_gib"],
+            }
+        )
+        return lacking("F16", absent, numbers)
     if growth is None:
         return lacking(
             "F16",
@@ -819,7 +837,13 @@ def f16(case: Case, found: Found) -> Finding:
             ),
             numbers,
         )
-    return judged("F16", abs(growth) > case.limits.pin_pool_pct, numbers)
+    differ = abs(growth) > case.limits.pin_pool_pct
+    lengths = {numbers["previous_length"], numbers["length"]}
+    if delta["compared_in"] == "GiB":
+        variant: str | None = "holds_gib" if differ else "fails_gib"
+    else:
+        variant = "holds_lengths" if differ and None not in lengths and len(lengths) > 1 else None
+    return judged("F16", differ, numbers, variant=variant)
 
 
 def r1(case: Case, found: Found) -> Finding:
@@ -864,12 +888,15 @@ def r2(case: Case, found: Found) -> Finding:
     current = case.sweep["startup"]["current"]["kv_pool_tokens"]
     numbers = {**pool, "bound_pct": bound, "pool_tokens_now": current, "urgent_pct": case.limits.urgent_bound_pct}
     larger = None
-    if pool["pool_tokens"] is not None and current is not None:
+    hybrid = case.sweep["startup"]["current"]["hybrid"]
+    if pool["pool_tokens"] is not None and current is not None and not hybrid:
         larger = pool["pool_tokens"] > current
     elif pool["pool_gib"] is not None and pool["current_pool_gib"] is not None:
         larger = pool["pool_gib"] > pool["current_pool_gib"]
     if larger is None:
-        absent = missing_of({"startup.suggested_kv_bytes": pool["bytes"], "startup.kv_pool_tokens": current})
+        absent = missing_of(
+            {"startup.suggested_kv_bytes": pool["bytes"], kv.lacking(case.sweep["startup"]["current"]): current}
+        )
         return lacking("R2", absent or ["startup.block_size"], numbers)
     urgent = bound is not None and bound >= case.limits.urgent_bound_pct
     kind = "holds_urgent" if urgent else None
@@ -894,38 +921,38 @@ def r4(case: Case, found: Found) -> Finding:
         if (value := number(base.numbers.get(name))) is not None
     ]
     token = case.sweep["model"]["kv_bytes_per_token"]
-    smaller = min(pools) if len(pools) == 2 else None
-    numbers = {
-        **base.numbers,
-        "pin_tokens": smaller,
-        "pin_bytes": times(smaller, token),
-        **_pin_margin(case, smaller, token),
-    }
-    return _passed_on("R4", base, numbers) if base.outcome == NOT_EVALUABLE else judged("R4", base.holds, numbers)
+    if base.numbers["compared_in"] == "GiB":
+        # what a token takes is not one number in a hybrid model: the bytes both pools had are the only size there is
+        sizes = [get(base.numbers, name) for name in ("previous_pool_gib", "pool_gib")]
+        least = None if sizes[0] is None or sizes[1] is None else float(int(min(sizes[0], sizes[1]) * 2**30))
+        numbers = {**base.numbers, "pin_tokens": None, "pin_bytes": least, **_pin_margin(case, None, None, least)}
+    else:
+        smaller = min(pools) if len(pools) == 2 else None
+        size = times(smaller, token)
+        numbers = {
+            **base.numbers,
+            "pin_tokens": smaller,
+            "pin_bytes": size,
+            **_pin_margin(case, smaller, token, size),
+        }
+    if base.outcome == NOT_EVALUABLE:
+        return _passed_on("R4", base, numbers)
+    variant = "holds_gib" if base.holds and base.numbers["compared_in"] == "GiB" else None
+    return judged("R4", base.holds, numbers, variant=variant)
 
 
-def _pin_margin(case: Case, tokens: float | None, token: float | None) -> dict[str, float | None]:
+def _pin_margin(case: Case, tokens: float | None, token: float | None, size: float | None) -> dict[str, float | None]:
     """Return what the tighter device has left with the pinned pool, in MiB; None unless both logs give the device's
     limit (vLLM's suggestion for the whole device, which leaves 150 MiB)."""
-    from scripts.analysis import kv
-    from scripts.analysis.kv_pin import recommend_common
+    from scripts.analysis.kv_pin import margin, pool_bytes
 
     contexts = (case.previous_context or {}, case.context)
     memories = [kv.memory_of(context.get("startup"), context) for context in contexts]
     limits = [None if memory is None else memory.suggested_device_bytes for memory in memories]
-    if tokens is None or token is None or limits[0] is None or limits[1] is None:
-        return {"margin_mib": None}
-    pools = [int(value) for memory in memories if memory is not None and (value := memory.kv_pool_tokens) is not None]
-    if len(pools) < 2 or min(pools) <= 0:
-        return {"margin_mib": None}
-    pin = recommend_common(
-        pool_tokens_a=pools[0],
-        pool_tokens_b=pools[1],
-        kv_bytes_per_token=token,
-        device_limit_bytes_a=int(limits[0]),
-        device_limit_bytes_b=int(limits[1]),
-    )
-    return {"margin_mib": None if pin.margin_bytes is None else pin.margin_bytes / 2**20}
+    if tokens is not None and token is not None:
+        size = pool_bytes(int(tokens), token)
+    left = margin(size, *limits)
+    return {"margin_mib": None if left is None else left / 2**20}
 
 
 FINDINGS: dict[str, Callable[[Case, Found], Finding]] = {

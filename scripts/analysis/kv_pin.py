@@ -171,10 +171,38 @@ def recommend_common(
     if kv_bytes_per_token is None:
         return Pin("R4", "not_evaluable", missing=missing)
     size = pool_bytes(small, kv_bytes_per_token)
-    margin = None
-    if device_limit_bytes_a is not None and device_limit_bytes_b is not None:
-        margin = min(device_limit_bytes_a, device_limit_bytes_b) + DEVICE_LIMIT_RESERVE_BYTES - size
-    return Pin("R4", "holds", size, small, None if request_tokens is None else cap(small, request_tokens), margin)
+    left = margin(size, device_limit_bytes_a, device_limit_bytes_b)
+    return Pin("R4", "holds", size, small, None if request_tokens is None else cap(small, request_tokens), left)
+
+
+def recommend_common_bytes(
+    *,
+    pool_bytes_a: int | None,
+    pool_bytes_b: int | None,
+    device_limit_bytes_a: int | None = None,
+    device_limit_bytes_b: int | None = None,
+) -> Pin:
+    """Rule R4 for pools whose tokens cannot be compared (``kv.compared_in`` says GiB): the smaller pool in bytes, if
+    the two differ by more than 5% of it. Two boots with the same bytes need no pin, whatever tokens their logs print.
+    """
+    missing = _missing(pool_bytes_a=pool_bytes_a, pool_bytes_b=pool_bytes_b)
+    if pool_bytes_a is None or pool_bytes_b is None:
+        return Pin("R4", "not_evaluable", missing=missing)
+    small, large = sorted((pool_bytes_a, pool_bytes_b))
+    if small <= 0:
+        raise ValueError(f"KV pools of {pool_bytes_a} and {pool_bytes_b} bytes: both must be above 0")
+    if large - small <= POOLS_DIFFER_FRAC * small:
+        return Pin("R4", "fails")
+    left = margin(small, device_limit_bytes_a, device_limit_bytes_b)
+    return Pin("R4", "holds", small, None, None, left)
+
+
+def margin(size: float | None, limit_a: float | None, limit_b: float | None) -> int | None:
+    """Return the bytes that the tighter of two devices has left with a pool of ``size``; None unless both limits
+    (vLLM's suggestion for the whole device, which leaves 150 MiB) are known."""
+    if size is None or limit_a is None or limit_b is None:
+        return None
+    return int(min(limit_a, limit_b) + DEVICE_LIMIT_RESERVE_BYTES - size)
 
 
 def _missing(**values: object) -> tuple[str, ...]:

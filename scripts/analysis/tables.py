@@ -122,6 +122,8 @@ ACCOUNT = (
     ("peak_activation_gib", "gib"),
     ("kv_pool_gib", "gib"),
     ("sum_without_cuda_graph_gib", "gib"),
+    ("cuda_graph_estimate_gib", "gib"),
+    ("sum_with_estimate_gib", "gib"),
     ("budget_gib", "gib"),
     ("difference_gib", "signed_gib"),
     ("cuda_graph_gib", "gib"),
@@ -211,7 +213,7 @@ def kv_reconcile(derived: Derived, language: str = "en") -> Table:
         "notes.kv_reconcile",
         language,
         mean_context=derived.sweep["workload"]["mean_context_tokens"],
-        pool_tokens=derived.sweep["startup"]["current"]["kv_pool_tokens"],
+        pool_tokens=derived.sweep["startup"]["current"]["countable_tokens"],
     )
     return _table("kv_reconcile", RECONCILE, derived.rows, language, note)
 
@@ -224,6 +226,8 @@ def memory_account(derived: Derived, language: str = "en") -> Table:
     columns = ("item", "this_round", "previous_round", "delta") if before else ("item", "this_round")
     rows, shown = [], []
     for name, metric in ACCOUNT:
+        if "estimate" in name and get(now, name) is None and get(before, name) is None:
+            continue  # most logs print none
         row: dict[str, Any] = {
             "item": str(texts.lookup(f"account.{name}", language)),
             "this_round": get(now, name),

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scripts.analysis import doubts
+from scripts.analysis import doubts, kv
 from scripts.analysis.compare import Comparison
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import NOT_EVALUABLE, NOT_TRUSTED, Finding
@@ -388,7 +388,7 @@ def caption(
         "threshold": limits.jitter_ratio,
         "single": get(derived.row(1), "output_tok_s"),
         "tokens_per_request": workload["tokens_per_request"],
-        "pool_tokens": boot["kv_pool_tokens"],
+        "pool_tokens": boot["countable_tokens"],
         "ttft_share_min_pct": min(shares, default=None),
         "ttft_share_max_pct": max(shares, default=None),
         **derived.sweep["peaks"],
@@ -455,7 +455,9 @@ def _memory_verdict(
         yield "memory_free", {"top": top["C"], "bound_pct": bound}
     else:
         absent = ["preemptions"] if len(preempted) < len(derived.rows) else []
-        absent += ["startup.kv_pool_tokens"] if sweep["startup"]["current"]["kv_pool_tokens"] is None else []
+        absent += (
+            [kv.lacking(sweep["startup"]["current"])] if sweep["startup"]["current"]["countable_tokens"] is None else []
+        )
         yield "memory_unknown", {"inputs": _inputs(absent or ["input_tokens and output_tokens"], language)}
 
 
@@ -514,12 +516,28 @@ def comparison(found: Comparison, language: str = "en") -> list[str]:
     if found.unlike:
         said.append(fill("compare.unlike", language, lines=[one.line() for one in found.unlike]))
     said += knees(found, language)
-    for key in ("pool", "pool_parts"):
+    keys = ["pool" if key == "pool_same" else key for key in pool_keys(found.pool) if key != "pool_unknown"]
+    for key in (*keys, "pool_parts"):
         said += _optional(str(lookup(f"compare.{key}", language)), language, found.pool)
     cause = found.attribution
     changed = [one.line() for one in found.differences if one.kind != "workload"]
     said.append(fill(f"compare.{cause.status}", language, lines=[*changed, *cause.unrecorded]))
     return said
+
+
+def pool_keys(pool: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the sentences that say how the KV pool changed: in tokens, or in GiB with the reason."""
+    why = pool["why_not_tokens"]
+    if why is not None and pool["compared_in"] is None:
+        return ["pool_not_comparable"]
+    if why is not None:
+        reason = {"hybrid": "pool_not_tokens_hybrid", "tokens_a_gib": "pool_not_tokens_density"}.get(
+            why, "pool_not_tokens"
+        )
+        return ["pool_gib_same" if pool["gib_before"] == pool["gib_after"] else "pool_gib", reason]
+    if pool["tokens_before"] is None or pool["tokens_after"] is None:
+        return ["pool_unknown"]
+    return ["pool_same" if pool["tokens_before"] == pool["tokens_after"] else "pool"]
 
 
 def knees(found: Comparison, language: str = "en") -> list[str]:

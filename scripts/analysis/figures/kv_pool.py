@@ -13,12 +13,21 @@ CLAIMS = ("F10", "F10b")
 
 
 def pool_tokens(derived: style.Sweep, context: dict[str, Any]) -> float | None:
-    """Return the size of the KV pool in tokens, from the boot the levels were measured on or the startup log."""
+    """Return the size of the KV pool in tokens, from the boot the levels were measured on or the startup log; None for
+    a hybrid model, whose requests do not hold their length in tokens."""
+    if hybrid(derived):
+        return None
     found = style.column(derived.levels, "kv_pool_tokens").dropna()
     if not found.empty:
         return float(found.min())
     value = (context.get("startup") or {}).get("kv_pool_tokens")
     return None if value is None else float(value)
+
+
+def hybrid(derived: style.Sweep) -> bool:
+    """Say whether the boot's log shows that the model is hybrid."""
+    current = (derived.sweep.get("startup") or {}).get("current") or {}
+    return bool(current.get("hybrid"))
 
 
 def levels_off(derived: style.Sweep, context: dict[str, Any]) -> list[int]:
@@ -131,7 +140,7 @@ def draw(
     if pool and request:
         note = words("kv_pool.pool", pool=style.number(pool, 0), request=style.number(request, 0))
     else:
-        note = words("kv_pool.unknown_pool")
+        note = words("kv_pool.hybrid" if hybrid(derived) else "kv_pool.unknown_pool")
     notes = [note, *marks.notes(hatched=True)]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 

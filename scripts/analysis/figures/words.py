@@ -107,6 +107,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "Pool: {pool} tokens; one request holds at most {request}.",
         "KV 池:{pool} tokens;每请求最多占 {request}。",
     ),
+    "kv_pool.hybrid": (
+        "Hybrid model: how many requests of this length fit cannot be had from its tokens, so there is no upper bound.",
+        "混合模型:能容纳多少条这一长度的请求无法由 token 数算出,没有上界。",
+    ),
     "kv_pool.unknown_pool": ("Pool size or request length unknown: no upper bound.", "KV 池或请求长度未知:没有上界。"),
     "itl_distribution.title": ("All token gaps, by level", "各档的全部 token 间隔"),
     "itl_distribution.gap": ("Gap between tokens (ITL), ms (log)", "token 间隔 ITL,毫秒(对数)"),

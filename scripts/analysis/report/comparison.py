@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RULES = ("F12", "F12b", "F12c", "F16", "R2", "R4", "A13")
-ACCOUNT = ("budget_gib", "weights_plus_non_torch_gib", "peak_activation_gib", "kv_pool_gib", "cuda_graph_gib")
+ACCOUNT = (
+    "budget_gib",
+    "weights_plus_non_torch_gib",
+    "peak_activation_gib",
+    "kv_pool_gib",
+    "cuda_graph_estimate_gib",
+    "cuda_graph_gib",
+)
 
 
 @dataclass(frozen=True)
@@ -154,15 +161,16 @@ def pool_lines(one: Comparison, language: str) -> list[str]:
         return texts.fill(f"compare.{key}", language, **numbers)
 
     pool = one.pool
-    if pool["tokens_before"] is None or pool["tokens_after"] is None:
-        return [say("pool_unknown")]
-    if pool["tokens_before"] == pool["tokens_after"]:
-        return [say("pool_same", **pool)]
-    said = [say("pool", **pool)]
+    keys = texts.pool_keys(pool)
+    said = [say(key, **pool) for key in keys]
+    if keys[0] not in ("pool", "pool_gib"):
+        return said
     if pool["kv_delta_gib"] is not None and pool["consumed_delta_gib"] is not None:
         said.append(say("pool_parts", **pool))
+        said += [say("pool_estimate", **pool)] if pool["graph_estimate_delta_gib"] else []
         said += [say("pool_budget", **pool)] if pool["budget_delta_gib"] else []
-        said.append(say("pool_explained" if pool["accounted_for"] else "pool_open"))
+        explained = "pool_explained_estimate" if pool["graph_estimate_delta_gib"] else "pool_explained"
+        said.append(say(explained if pool["accounted_for"] else "pool_open"))
     return said
 
 

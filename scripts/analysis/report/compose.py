@@ -178,6 +178,7 @@ class Composer:
             ("client", "fidelity"): self.records("fidelity", list(extras.get("fidelity") or ()), "C"),
             ("machine", "machine"): self.mapping("machine", extras.get("machine")),
             ("server", "startup"): [
+                *([Block(lines=said)] if (said := story.log_lines(context.get("startup") or {}, words)) else []),
                 *self.mapping("pool", startup),
                 *([Block(lines=lines)] if lines else []),
                 *self.records("boots", boots_of(self.subject), "boot_id", "levels", "kv_pool_tokens"),

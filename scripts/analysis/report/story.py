@@ -215,6 +215,14 @@ def cap_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words
     cap = sweep.get("cap") or {}
     current = (sweep.get("startup") or {}).get("current") or {}
     pool, given, made = current.get("kv_pool_tokens"), context.get("input_tokens"), context.get("output_tokens")
+    if current.get("hybrid") and known(pool):
+        most, length = current.get("max_concurrency_at_max_len"), current.get("max_model_len")
+        if most is None or not length:
+            return (words("cap.hybrid_open", pool=f"{pool:,.0f}"),)
+        wrong = f"{pool / length:.2f}"
+        if wrong == f"{most:.2f}":
+            return (words("cap.hybrid_open", pool=f"{pool:,.0f}"),)
+        return (words("cap.hybrid", cap=f"{most:.2f}", length=f"{length:,.0f}", pool=f"{pool:,.0f}", wrong=wrong),)
     if not known(cap.get("true")) or not known(pool) or given is None or made is None:
         return ()
     nominal = cap.get("nominal")
@@ -238,6 +246,32 @@ def unseen_notices(rows: Sequence[Mapping[str, Any]], words: Words) -> list[str]
             levels = ", ".join(map(str, counts))
             found.append(words(f"unseen.{name}", levels=levels, count=sum(counts.values())))
     return found
+
+
+UNREAD = ("another_server", "another_engine", "no_server", "no_text", "empty_log")
+"""Warnings of ``startup_log.read`` that mean that nothing was read."""
+
+
+def log_lines(startup: Mapping[str, Any], words: Words) -> tuple[str, ...]:
+    """Return what to know of the startup log: whose it is, and what in it was not read."""
+    found = {}
+    servers = [one for one in startup.get("servers") or () if isinstance(one, Mapping)]
+    names = "; ".join(_server(one) for one in servers)
+    for warning in startup.get("warnings") or ():
+        code = warning.get("code") if isinstance(warning, Mapping) else None
+        if code in UNREAD:
+            found["unread"] = words("log.unread")
+        elif code in ("which_server", "one_of_several", "replicas"):
+            found[code] = words(f"log.{code}", count=len(servers), names=names)
+        elif code == "not_the_servers":
+            found[f"{code} {warning.get('line')}"] = words(f"log.{code}", line=warning.get("line"))
+    return tuple(found.values())
+
+
+def _server(one: Mapping[str, Any]) -> str:
+    facts = [str(one[name]) for name in ("name", "model", "port") if one.get(name) is not None]
+    tokens = one.get("kv_cache_tokens")
+    return ", ".join([*dict.fromkeys(facts), *([f"{tokens:,} tokens"] if tokens is not None else [])])
 
 
 def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words) -> str | None:

@@ -160,6 +160,42 @@ WORDS: dict[str, tuple[str, str]] = {
         "{pool} tokens ÷ {request} tokens a request = {cap} requests at once (nominal: {nominal})",
         "{pool} tokens ÷ 每请求 {request} tokens = 同时 {cap} 条(名义上限 {nominal})",
     ),
+    "cap.hybrid": (
+        "{cap} requests of {length} tokens at once, as the server prints it. This is a hybrid model, whose layers do "
+        "not all keep every token: its {pool} tokens ÷ {length} would be {wrong}, which is not its capacity, and how "
+        "many shorter requests fit cannot be had from it.",
+        "按服务端打印，可同时容纳 {cap} 条 {length} tokens 的请求。这是混合模型，并非每一层都保存每个 token："
+        "{pool} tokens ÷ {length} 得 {wrong}，不是容量；更短的请求能容纳多少条无法由此算出。",
+    ),
+    "cap.hybrid_open": (
+        "This is a hybrid model, whose layers do not all keep every token: how many requests its pool holds cannot be "
+        "had from {pool} tokens.",
+        "这是混合模型，并非每一层都保存每个 token：其池能容纳多少条请求，无法由 {pool} tokens 算出。",
+    ),
+    "log.which_server": (
+        "The log holds {count} servers and does not say which was measured, so none was read: {names}. Name the "
+        "measured server's model (model) in the round's file, or give that server's own log (log).",
+        "日志里有 {count} 个服务端，看不出测的是哪一个，所以一个也没有读取：{names}。请在本轮文件里写明所测服务端的模型"
+        "（model），或给出它自己的日志（log）。",
+    ),
+    "log.one_of_several": (
+        "The log holds {count} servers: {names}. The measured one was read.",
+        "日志里有 {count} 个服务端：{names}。读取的是所测的那一个。",
+    ),
+    "log.replicas": (
+        "The log holds {count} servers, replicas of one: {names}. Their tokens are added up.",
+        "日志里有 {count} 个服务端，是同一服务的副本：{names}。token 数相加。",
+    ),
+    "log.not_the_servers": (
+        "Line {line} of the log speaks of the KV pool, but is not the server's own, and was not read.",
+        "日志第 {line} 行提到 KV 池，但不是服务端自己的行，没有读取。",
+    ),
+    "log.unread": (
+        "The startup log is empty, or of no server that is read here (vLLM, llama.cpp), so memory and KV pool are not "
+        "known from it. Give the measured server's own log (log in the round's file).",
+        "启动日志为空，或不属于这里能读取的服务端（vLLM、llama.cpp），因此无从得知显存与 KV 池。请给出所测服务端自己的日志"
+        "（本轮文件里的 log）。",
+    ),
     "mixed_boots": (
         "This sweep mixes {count} boots of the server; KV pools: {pools} tokens. Levels of different boots are comparable only as far as their pools agree.",
         "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",

@@ -262,6 +262,13 @@ def _together(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if engines:
         least["engines"] = [{**entry, "engine": place} for place, entry in enumerate(engines)]
     least["replicas"] = len(records)
+    capacities = [record["capacity"] for record in records if record.get("capacity")]
+    if len(capacities) == len(records):
+        sums_of = {
+            name: None if any(one[name] is None for one in capacities) else round(sum(o[name] for o in capacities), 4)
+            for name in ("requests_x", "tokens_over_length_x")
+        }
+        least["capacity"] = {**least["capacity"], **sums_of}
     accounts = [record["account"] for record in records]
     least["account"] = sums.of_processes(accounts)
     return least

@@ -392,9 +392,9 @@ def unknown_shape(line: Line, trigger: str, source: str) -> SweepError:
     """Return the error for a line that mentions something we read but in a form we do not know."""
     return SweepError(
         f"{source}:{line.number}: the line says “{trigger}” in a form no known release prints: "
-        f"“{redact(line.text.strip())[:400]}”. Nothing was guessed, so the pool's size is not known. Measure with another "
-        "release of the server, or give no log (leave `log` out of the round's file): the rest of the report does not "
-        "need it."
+        f"“{redact(line.text.strip())[:400]}”. Nothing was guessed, so the pool's size is not known. Measure with "
+        "another release of the server, or give no log (leave `log` out of the round's file): the rest of the report "
+        "does not need it."
     )
 
 
