@@ -1,7 +1,9 @@
 """The startup-log door: boots, ranks, data-parallel engines, failures, and what it must never do."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -549,3 +551,167 @@ def test_a_log_cut_anywhere_is_read_or_refused_with_its_line(case: Path) -> None
         except SweepError as error:
             assert case.name in str(error)
         assert explain(cut, 1)["sentence"]
+
+
+# -- logs of no server that is read here ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("", "empty_log", "The log is empty"),
+        (" \n\n", "empty_log", "The log is empty"),
+        ("\x7fELF\x02\x01\x01" + "\x00\x03\ufffd\x10" * 400, "no_text", "no text"),
+        ("\x1f\ufffd\x08\x00abc\ufffd", "no_text", "packed with gzip: unpack it"),
+        (
+            "Traceback (most recent call last):\n  File \"job.py\", line 3, in <module>\nKeyError: 'pool'\n",
+            "no_server",
+            "traceback of no server.*KeyError: 'pool'",
+        ),
+        ("2026-01-01 nginx started\nGET / 200\n", "no_server", "it begins “2026-01-01 nginx started”"),
+        (
+            "2026-02-02 10:00:01,100 - lmdeploy - INFO - engine.py:30 - ready\n[TM][INFO] [Block] 812\n",
+            "another_server",
+            "an LMDeploy log",
+        ),
+        ("text_generation_launcher: Args { model_id: m }\n", "another_server", "Text Generation Inference log"),
+        ("I0101 model_lifecycle.cc:462] loading: m:1\n", "another_server", "Triton"),
+    ],
+)
+@pytest.mark.parametrize("engine", [None, "vllm"])
+def test_a_log_of_no_server_is_said_to_be_one(text: str, code: str, says: str, engine: str | None) -> None:
+    record = read(text, engine)
+    (warning,) = record["warnings"]
+    assert warning["code"] == code
+    assert re.search(says, warning["text"])
+    assert "Give the log of the server that was measured" in warning["text"]
+    assert record["kv_cache_tokens"] is None
+    assert record["account"]["balances"] is None
+
+
+def test_a_log_of_the_other_engine_is_said_to_be_one() -> None:
+    log = (LOGS / "llama-2025-06-unified-4seqs.log").read_text()
+    record = read(log, "vllm")
+    assert record["kv_cache_tokens"] is None
+    assert "a log of llama.cpp, but the engine is said to be vLLM" in record["warnings"][0]["text"]
+    assert read(log, "llama_cpp")["kv_cache_tokens"] == 12288
+
+
+def test_a_long_log_is_thinned_and_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts.harness.startup_log import files
+
+    monkeypatch.setattr(files, "WHOLE_BYTES", 100_000)
+    monkeypatch.setattr(files, "PIECE_BYTES", 70_001)
+    requests = '(APIServer pid=1) INFO:     127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+    for name in ("vllm-0.12-pp2-tp2", "vllm-0.24-compose-two-replicas", "llama-2026-router-three-one-failed"):
+        log = (LOGS / f"{name}.log").read_text()
+        lines = log.splitlines(keepends=True)
+        prefix = "heron-1  | " if "compose" in name else ""
+        long = "".join([*lines[:-1], *[prefix + requests] * 20_000, lines[-1]])
+        path = tmp_path / f"{name}.log"
+        path.write_text(long)
+        text = files.text_of(path)
+        assert len(text) < len(long) - 300_000 or len(text) < (1 << 20) + 400_000
+        found, whole = read(text), read(long)
+        assert found == whole, name
+
+
+# -- several servers in one log -------------------------------------------------------------------------------------
+
+ROUTER = LOGS / "llama-2026-router-three-one-failed.log"
+
+
+@pytest.mark.parametrize(
+    ("measured", "tokens"),
+    [
+        (None, None),
+        ({"model": "egret-3b"}, 16384),
+        ({"model": "/gg/reed-embed.f16.gguf"}, 512),
+        ({"model": "nobody"}, None),
+        ({"port": 40103}, 512),
+        ({"base_url": "http://127.0.0.1:40101", "model": "nobody"}, 16384),
+        ({"base_url": "http://127.0.0.1:9090", "model": None}, None),
+        ({"base_url": "no address:x"}, None),
+    ],
+)
+def test_the_measured_child_of_a_router_is_read(measured: dict[str, Any] | None, tokens: int | None) -> None:
+    record = read(ROUTER.read_text(), "llama_cpp", measured=measured)
+    assert record["kv_cache_tokens"] == tokens
+    assert len(record["servers"]) == 3
+    assert record["warnings"][0]["code"] == ("which_server" if tokens is None else "one_of_several")
+
+
+def test_a_measured_child_that_failed_is_not_replaced_by_another() -> None:
+    record = read(ROUTER.read_text(), measured={"model": "grebe-14b"})
+    assert (record["outcome"], record["kv_cache_tokens"]) == ("failed", None)
+
+
+def test_servers_that_take_turns_in_one_file_are_told_apart_by_their_model() -> None:
+    def boot(api: int, engine: int, model: str, port: int, tokens: int) -> list[str]:
+        return [
+            f"(APIServer pid={api}) INFO 01-01 00:00:00 [utils.py:1] non-default args: "
+            f"{{'model': '{model}', 'port': {port}}}",
+            f"(EngineCore pid={engine}) INFO 01-01 00:00:01 [core.py:1] Initializing a V1 LLM engine (v0.18.0) with "
+            f"config: model='{model}', max_seq_len=4096, tensor_parallel_size=1",
+            f"(EngineCore pid={engine}) INFO 01-01 00:00:09 [kv_cache_utils.py:1] GPU KV cache size: {tokens:,} tokens",
+            f"(APIServer pid={api}) INFO:     Application startup complete.",
+        ]
+
+    first, second = boot(1, 11, "/m/a", 8001, 10_000), boot(2, 12, "/m/b", 8002, 20_000)
+    taking_turns = "\n".join(line for pair in zip(first, second, strict=True) for line in pair)
+    assert read(taking_turns)["kv_cache_tokens"] is None
+    assert read(taking_turns, measured={"port": 8001})["kv_cache_tokens"] == 10_000
+    assert read(taking_turns, measured={"model": "b"})["kv_cache_tokens"] == 20_000
+    one_after_the_other = read("\n".join([*first, *second]))
+    assert one_after_the_other["kv_cache_tokens"] == 20_000
+    assert [warning["code"] for warning in one_after_the_other["warnings"]] == ["boots_of_several_models"]
+    assert read("\n".join([*first, *first]))["warnings"] == []
+
+
+def test_replicas_with_unlike_settings_are_not_added_up() -> None:
+    log = (LOGS / "vllm-0.24-compose-two-replicas.log").read_text()
+    assert read(log)["kv_cache_tokens"] == 189_600
+    changed = log.replace(
+        "heron-2  | (APIServer pid=1) INFO 10-01 07:00:03 [utils.py:233] non-default args: {", "&"
+    ).replace(
+        "&",
+        "heron-2  | (APIServer pid=1) INFO 10-01 07:00:03 [utils.py:233] non-default args: {'enforce_eager': True, ",
+    )
+    assert changed != log
+    record = read(changed)
+    assert record["kv_cache_tokens"] is None
+    assert record["warnings"][0]["code"] == "which_server"
+
+
+def test_an_unreadable_line_of_one_server_does_not_stop_the_other() -> None:
+    log = (LOGS / "vllm-0.24-compose-two-services.log").read_text()
+    broken = log.replace("GPU KV cache size: 96,000 tokens", "GPU KV cache size: 96 Ktok")
+    record = read(broken, measured={"model": "stork-8b"})
+    assert record["kv_cache_tokens"] == 93_600
+    unknown = read(broken)
+    assert unknown["kv_cache_tokens"] is None
+    assert "no known release" in " ".join(warning["text"] for warning in unknown["warnings"])
+
+
+def test_advice_is_for_the_user(tmp_path: Path) -> None:
+    """No message asks for a change of this project."""
+    said = [explain("nothing to see", 1)["advice"]]
+    with pytest.raises(SweepError) as caught:
+        read("(EngineCore pid=1) INFO 01-01 00:00:00 [a.py:1] GPU KV cache size: lots")
+    said.append(str(caught.value))
+    for text in said:
+        assert not re.search(r"fixture|scripts/|tests/|parser", text), text
+
+
+def test_the_sweeps_pool_is_that_of_the_measured_server(tmp_path: Path) -> None:
+    from scripts import capture_kv_pool
+
+    boot, out = tmp_path / "boot.json", tmp_path / "kv_pool.json"
+    record = {"engine": "openai", "boot_id": "1", "model": "egret-3b", "base_url": "http://127.0.0.1:9090"}
+    boot.write_text(json.dumps(record))
+    capture_kv_pool.main(str(boot), str(ROUTER), str(out))
+    found = json.loads(out.read_text())["log"]
+    assert found["kv_cache_tokens"] == 16384
+    boot.write_text(json.dumps({**record, "model": None}))
+    capture_kv_pool.main(str(boot), str(ROUTER), str(out))
+    assert json.loads(out.read_text())["log"]["kv_cache_tokens"] is None

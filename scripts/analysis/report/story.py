@@ -263,6 +263,8 @@ def log_lines(startup: Mapping[str, Any], words: Words) -> tuple[str, ...]:
             found["unread"] = words("log.unread")
         elif code in ("which_server", "one_of_several", "replicas"):
             found[code] = words(f"log.{code}", count=len(servers), names=names)
+        elif code == "boots_of_several_models":
+            found[code] = words(f"log.{code}")
         elif code == "not_the_servers":
             found[f"{code} {warning.get('line')}"] = words(f"log.{code}", line=warning.get("line"))
     return tuple(found.values())

@@ -190,6 +190,11 @@ WORDS: dict[str, tuple[str, str]] = {
         "Line {line} of the log speaks of the KV pool, but is not the server's own, and was not read.",
         "日志第 {line} 行提到 KV 池，但不是服务端自己的行，没有读取。",
     ),
+    "log.boots_of_several_models": (
+        "The log holds boots of several models, one after the other; the last was read. If another was measured, give "
+        "the log of that boot alone.",
+        "日志里先后有几个模型的启动，读取的是最后一个。若所测的是另一个，请只给出那次启动的日志。",
+    ),
     "log.unread": (
         "The startup log is empty, or of no server that is read here (vLLM, llama.cpp), so memory and KV pool are not "
         "known from it. Give the measured server's own log (log in the round's file).",

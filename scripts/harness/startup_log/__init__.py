@@ -117,7 +117,7 @@ def read(
         if family is None or what["code"] != "no_server":
             return {**_nothing(source), "warnings": [what]}
         record = _read_one(cleaned, family, source)
-        silent = all(record[name] is None for name in ("outcome", "engine_version", *_SHOWN))
+        silent = all(record[name] is None for name in ("engine_version", *_SHOWN[2:]))
         warnings = [what, *record["warnings"]] if silent else record["warnings"]
         return {**record, "servers": [], "warnings": warnings, "source": source}
     if family is not None and family != spoken and not _counts(cleaned)[family]:

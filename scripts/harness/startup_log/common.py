@@ -334,6 +334,22 @@ def lookalikes(lines: Iterable[Line], own: re.Pattern[str]) -> list[Line]:
     ]
 
 
+def unlike_boots(models: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the warning that the boots of one file, ``models`` in their order, are not of one model."""
+    names = list(dict.fromkeys(models))
+    if len(names) < 2:
+        return []
+    told = ", ".join(redact(name) for name in names)
+    return [
+        {
+            "code": "boots_of_several_models",
+            "line": None,
+            "text": f"The log holds boots of several models, one after the other ({told}); the last, of "
+            f"{redact(models[-1])}, was read. If another was measured, give the log of that boot alone.",
+        }
+    ]
+
+
 def wrapper_warnings(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """Return one warning for each of the first lines of a wrapper that look like the server's."""
     found: dict[int, dict[str, Any]] = {}

@@ -21,6 +21,7 @@ from scripts.harness.startup_log.common import (
     redact,
     relevant_lines,
     unknown_shape,
+    unlike_boots,
     wrapper_warnings,
 )
 from scripts.harness.startup_log.failures import Explanation, Verdict, explain_hit, judge
@@ -237,6 +238,7 @@ def split_boots(lines: Sequence[Line]) -> list[list[Line]]:
         is_loading = _LOADING.search(text) is not None and "draft" not in text
         is_meta = _META.search(text) is not None
         is_pool = "KV buffer size" in text or _SIZE.search(text) is not None or _SELF.search(text) is not None
+        is_pool = is_pool and OWN.search(text) is not None
         starts = (
             (is_build and (loading or pool or served or failed))
             or (is_loading and (pool or served or failed))
@@ -271,7 +273,12 @@ def is_gpu(device: str) -> bool:
 def read(text: str, source: str) -> dict[str, Any]:
     """Return the record of the last boot in the cleaned ``text``; ``source`` names the log in errors."""
     boots = split_boots(relevant_lines(text, TRIGGERS, SPARSE))
-    return _Boot(boots[-1], len(boots), source).build()
+    record = _Boot(boots[-1], len(boots), source).build()
+    firsts = [
+        next((match["path"] for line in lines if (match := _MODEL_PATH.search(line.text))), None) for lines in boots
+    ]
+    record["warnings"] += unlike_boots([path for path in firsts if path is not None])
+    return record
 
 
 def explain(text: str, source: str) -> Explanation | None:

@@ -16,6 +16,14 @@ MOST = 64
 """More names than this are no servers but something that looks like a prefix."""
 
 _COMPOSE = re.compile(r"^(?P<name>(?=[\w.-]*[A-Za-z])[A-Za-z0-9][\w.-]*?)[ \t]*\|(?:[ \t]|$)")
+_OUTER = re.compile(
+    r"^(?:# ?)?(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?"
+    r"|[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [\w./-]+(?:\[\d+\])?: "
+    r"|\d{4}-\d\d-\d\d[ T][\d:.,]+ \| \w+ *\| (?:\w+ \| )?"
+    r"|\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]? )?"
+    r"(?:\((?:ServeReplica|LLMReplica):[^)]*\) )?"
+)
+"""What a logger around all of them may write before a name: Kubernetes, journald, loguru, a time, Ray."""
 _KUBECTL = re.compile(r"^\[pod/(?P<name>[\w.-]+(?:/[\w.-]+)?)\]\s?")
 _REPLICA = re.compile(
     r"\((?P<kind>ServeReplica|LLMReplica):(?P<app>[^ )]+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^)]+))?\)\s?"
@@ -35,6 +43,7 @@ _SERVED = re.compile(r"'served_model_name': \[?'(?P<name>[^']+)'")
 _PORT = re.compile(
     r"'port': (?P<port>\d+)|server on (?:https?://)?\S*?:(?P<port2>\d+)\b|listening on https?://\S*?:(?P<port3>\d+)\b"
 )
+_GGUF = re.compile(r"loaded meta data with .*? from (?P<path>\S.*?\.gguf)\b")
 _ENGINE_MODEL = re.compile(r"LLM engine .*?\bmodel='(?P<model>[^']+)'")
 _INDEX = re.compile(r"(?:[-_.]\d+|-(?=[a-z]*\d)[0-9a-z]{8,10}-[0-9a-z]{5})$")
 """What a replica's name ends in: its number, or the two hashes of a Kubernetes pod."""
@@ -105,6 +114,7 @@ def _asked_by(text: str) -> tuple[int | None, tuple[str, ...]]:
     ports = [match["port"] or match["port2"] or match["port3"] for match in _PORT.finditer(head)]
     names = [match["model"] for match in _MODEL.finditer(head)] + [match["name"] for match in _SERVED.finditer(head)]
     names += [match["model"] for match in _ENGINE_MODEL.finditer(head)]
+    names += [match["path"] for match in _GGUF.finditer(head)][:1]
     return (int(ports[-1]) if ports else None), tuple(dict.fromkeys(names))
 
 
@@ -139,14 +149,20 @@ def _services(text: str, speaks: Callable[[str], bool]) -> list[Server] | None:
     """Cut the output of ``docker compose logs`` or ``kubectl logs --prefix``: a name before every line."""
     sample = _sample(text)
     for pattern in (_COMPOSE, _KUBECTL):
-        matches = [match for line in sample if (match := pattern.match(line))]
-        names = Counter(match["name"] for match in matches)
-        if len(matches) * 10 < len(sample) * 9 or not 2 <= len(names) <= MOST:
-            continue
 
         def key(line: str, pattern: re.Pattern[str] = pattern) -> tuple[str, int] | None:
-            match = pattern.match(line)
-            return None if match is None else (match["name"], match.end())
+            outer = _OUTER.match(line)
+            rest = line[outer.end() :] if outer is not None else line
+            match = pattern.match(rest)
+            return None if match is None else (match["name"], len(line) - len(rest) + match.end())
+
+        matches = [found for line in sample if (found := key(line))]
+        names = Counter(name for name, _ in matches)
+        if len(matches) * 10 < len(sample) * 9 or not 1 <= len(names) <= MOST:
+            continue
+        if len(names) == 1:  # one service, in which several may speak
+            (inside,) = _apart(text, key).values()
+            return _services(inside, speaks)
 
         texts = {name: own for name, own in _apart(text, key).items() if speaks(own)}
         if texts:
@@ -168,7 +184,8 @@ def _replicas(text: str, speaks: Callable[[str], bool]) -> list[Server] | None:
 
     texts = {name: own for name, own in _apart(text, key).items() if speaks(own)}
     if len(texts) < 2:
-        return None
+        inside = next(iter(texts.values()), "")
+        return _replicas(inside, speaks) if "Replica:" in inside else None
     return [Server("replica", name, name.split(" (pid")[0], *_asked_by(own), own) for name, own in texts.items()]
 
 

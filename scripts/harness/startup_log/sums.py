@@ -117,3 +117,12 @@ def capacity_agrees(
     size = block or UNKNOWN_BLOCK
     low = tokens / (math.ceil(length / size) * size)
     return low - 0.0051 <= printed <= tokens / length + 0.0051
+
+
+def conflict(tokens: float, length: float, printed: float) -> str:
+    """Return the sentence that says that tokens / length is not the capacity."""
+    return (
+        f"Tokens and concurrency do not agree: {tokens:,.0f} tokens ÷ {length:,.0f} are {tokens / length:.2f} requests "
+        f"of full length, the server prints {printed:.2f}. Layers of a hybrid model do not all keep every token: the "
+        "printed concurrency is the capacity, and how many shorter requests fit cannot be had from the tokens."
+    )

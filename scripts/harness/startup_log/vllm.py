@@ -21,6 +21,7 @@ from scripts.harness.startup_log.common import (
     redact,
     relevant_lines,
     triggers_of,
+    unlike_boots,
     value_of,
     wrapper_warnings,
 )
@@ -157,9 +158,13 @@ class _Boots:
     pool, ready. A line of an earlier stage than one already seen, from the same kind of process, starts the next boot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefixed: bool = False) -> None:
         self.boots: list[list[Line]] = [[]]
+        self.prefixed = prefixed  # the server's lines are known by their prefix: others' words start no boot
         self._reset()
+
+    def _servers(self, line: Line) -> bool:
+        return not self.prefixed or OWN.search(line.text) is not None
 
     def _reset(self) -> None:
         self.version: Line | None = None
@@ -180,7 +185,7 @@ class _Boots:
             self.args = self.args or line
         elif vllm_start.ENGINE.search(text):
             self.engines.setdefault(line.engine_index, line)
-        elif _LOAD.search(text) or _POOL.search(text) or " blocks: " in text:
+        elif (_LOAD.search(text) or _POOL.search(text) or " blocks: " in text) and self._servers(line):
             self.progressed = True
         elif _SERVED.search(text):
             self.served = True
@@ -201,7 +206,11 @@ class _Boots:
         if vllm_start.ENGINE.search(text):
             return ended or self._engine_starts(line)
         # The first line of a process; a server that is up starts no more of them.
-        restart = _POOL.search(text) is not None or "Starting to load model" in text or "detected platform" in text
+        restart = (
+            (_POOL.search(text) is not None and self._servers(line))
+            or "Starting to load model" in text
+            or "detected platform" in text
+        )
         return self.served and restart
 
     def _engine_starts(self, line: Line) -> bool:
@@ -221,7 +230,7 @@ class _Boots:
 
 def split_boots(lines: Sequence[Line]) -> list[list[Line]]:
     """Return the lines of each boot in the file, the last boot last."""
-    boots = _Boots()
+    boots = _Boots(any(OWN.search(line.text) for line in lines))
     for line in lines:
         boots.add(line)
     return boots.boots
@@ -240,8 +249,17 @@ def _stopping(line: Line) -> bool:
 def read(text: str, source: str) -> dict[str, Any]:
     """Return the record of the last boot in the cleaned ``text``; ``source`` names the log in errors."""
     boots = split_boots(relevant_lines(text, TRIGGERS, SPARSE))
-    lines = boots[-1]
-    return _Record(lines, len(boots), source).build()
+    record = _Record(boots[-1], len(boots), source).build()
+    models = [model for lines in boots if (model := _model_of(lines)) is not None]
+    record["warnings"] += unlike_boots(models)
+    return record
+
+
+def _model_of(lines: Sequence[Line]) -> str | None:
+    """Return the model that a boot was started with, None when its log does not say."""
+    args, config, _, _ = vllm_start.read_settings(list(lines))
+    model = vllm_start.setting("model", config, args)
+    return None if model is None else str(model)
 
 
 def explain(text: str, source: str) -> Explanation | None:
@@ -552,17 +570,14 @@ class _Record:
 
     def _conflict(self, capacity: dict[str, Any], tokens: int | None, length: int | None) -> list[dict[str, Any]]:
         """Return the warning that tokens ÷ length is not the capacity the server prints."""
-        if capacity["agrees"] is not False:
+        if capacity["agrees"] is not False or tokens is None or not length or capacity["requests_x"] is None:
             return []
         line = self.readings.minimum("max_concurrency_x")
         return [
             {
                 "code": "capacity_disagrees",
                 "line": None if line is None else line.line.number,
-                "text": f"Tokens and concurrency do not agree: {tokens:,} tokens ÷ {length:,} are "
-                f"{capacity['tokens_over_length_x']:.2f} requests of full length, the server prints "
-                f"{capacity['requests_x']:.2f}. Layers of a hybrid model do not all keep every token: the printed "
-                "concurrency is the capacity, and how many shorter requests fit cannot be had from the tokens.",
+                "text": sums.conflict(tokens, length, capacity["requests_x"]),
             }
         ]
 
