@@ -13,6 +13,7 @@ from scripts.analysis.derive import Derived
 from scripts.analysis.finding import Finding, judged, lacking
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import first, get, minus, number, percent, ratio, times
+from scripts.harness.startup_log.account import WITH_ESTIMATE
 
 THROUGHPUT = ("F1", "F2", "F3", "F3b", "F13b")
 LATENCY = ("F4", "F5", "F6", "F6b", "F6c", "F6d", "F7b", "F9", "F12", "F13", "F13b", "F14", "F15")
@@ -400,7 +401,16 @@ def a11(case: Case) -> Finding:
     account = case.sweep["account"]
     numbers = {
         name: account[name]
-        for name in ("sum_without_cuda_graph_gib", "budget_gib", "difference_gib", "tolerance_gib", "cuda_graph_gib")
+        for name in (
+            "sum_gib",
+            "reading",
+            "cuda_graph_estimate_gib",
+            "sum_without_cuda_graph_gib",
+            "budget_gib",
+            "difference_gib",
+            "tolerance_gib",
+            "cuda_graph_gib",
+        )
     }
     if account["balances"] is None:
         absent = [
@@ -410,7 +420,8 @@ def a11(case: Case) -> Finding:
         ]
         absent += ["memory_total_gib and gpu_memory_utilization"] if account["budget_gib"] is None else []
         return lacking("A11", absent, numbers, BARS["A11"])
-    return judged("A11", account["balances"], numbers, BARS["A11"])
+    variant = "holds_estimate" if account["balances"] and account["reading"] == WITH_ESTIMATE else None
+    return judged("A11", account["balances"], numbers, BARS["A11"], variant)
 
 
 def a12(case: Case) -> Finding:

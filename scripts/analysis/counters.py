@@ -37,7 +37,11 @@ def of_level(
     before = [body for _, body in _pages(scrapes, "metrics", "before")]
     after = [body for _, body in _pages(scrapes, "metrics", "after")]
     engine = cell["plan"]["engine"]
-    log = startup_log.read(startup, engine=None if engine == "openai" else engine) if startup.strip() else {}
+    boot = cell["boot"]
+    log: dict[str, Any] = {}
+    if startup.strip():
+        family, port = None if engine == "openai" else engine, startup_log.port_of(boot.get("base_url"))
+        log = startup_log.read(startup, engine=family, model=boot.get("model"), port=port)
     pool = log.get("kv_cache_tokens")
     row: dict[str, Any] = {"C": cell["level"], "boot_id": cell["boot"]["boot_id"], "kv_pool_tokens": pool}
     power = _power(telemetry)

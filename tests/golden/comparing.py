@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,45 @@ def differences(expected: Any, found: Any, tolerance: float, path: str = "") -> 
     else:
         same = math.isclose(expected, found, rel_tol=1e-9, abs_tol=tolerance)
     return [] if same else [f"{path}: expected {expected!r}, found {found!r}"]
+
+
+def judge(expected: dict[str, Any], found: dict[str, Any], tolerance: float) -> list[str]:
+    """Return what differs from a handed expectation, as sentences.
+
+    Beside plain values: ``only`` (just these fields are judged), ``any_of`` (field: allowed values), ``says`` and
+    ``silent`` (patterns that must or must not be found in what is said), ``account_balances``, and
+    ``{"between": [low, high]}`` as a value.
+    """
+    wanted = dict(expected)
+    only, any_of = wanted.pop("only", None), wanted.pop("any_of", {})
+    says, silent = wanted.pop("says", []), wanted.pop("silent", [])
+    lines = [f"nothing says {p!r}: {said(found)!r}" for p in says if not re.search(p, said(found), re.IGNORECASE)]
+    lines += [f"{p!r} is said: {said(found)!r}" for p in silent if re.search(p, said(found), re.IGNORECASE)]
+    if "account_balances" in wanted:
+        balances = wanted.pop("account_balances")
+        if (account := found.get("account")) is None or account["balances"] is not balances:
+            lines.append(f"account: expected balances {balances}, found {account}")
+    for name, values in any_of.items():
+        if all(differences(value, found.get(name), tolerance) for value in values):
+            lines.append(f"{name}: expected one of {values}, found {found.get(name)!r}")
+    for name, value in list(wanted.items()):
+        if isinstance(value, dict) and set(value) == {"between"}:
+            del wanted[name]
+            low, high = value["between"]
+            if found.get(name) is None or not low <= found[name] <= high:
+                lines.append(f"{name}: expected {low} to {high}, found {found.get(name)!r}")
+    if only is not None:
+        wanted = {name: value for name, value in wanted.items() if name in only and name not in any_of}
+    return lines + differences(wanted, found, tolerance)
+
+
+def said(found: dict[str, Any]) -> str:
+    """Return the sentences of a record: its warnings, reason and notes; no key and no number."""
+    texts = [str(one.get("text", "")) for one in found.get("warnings") or () if isinstance(one, dict)]
+    texts += [str(one) for one in found.get("warnings") or () if isinstance(one, str)]
+    texts += [str(found[name]) for name in ("reason", "note") if found.get(name) is not None]
+    texts += [str(one) for one in found.get("notes") or ()]
+    return "\n".join(texts)
 
 
 def update(path: Path, found: dict[str, Any]) -> bool:

@@ -165,6 +165,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",
     ),
     "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
+    "from_log": ("Startup log: {text}.", "启动日志：{text}。"),
     "unseen.one_arrival": (
         "At C = {levels}, {count} answers came in one arrival: something between server and client buffers them, such as "
         "a proxy. Their time to first token is their whole latency, and no speed per token is given.",
