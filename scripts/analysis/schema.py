@@ -403,6 +403,7 @@ _ALONE = (
     Column("swap_mib_s", "float64", "MiB/s", "Memory read from swap and written to it a second"),
     Column("cpu_clock_mhz_fastest", "float64", "MHz", "Clock of the fastest core, mean of the readings"),
     Column("gpu_other_names", "string", "", "Names of the compute processes that were not the server's"),
+    Column("gpu_slowed_pct", "float64", "%", "Readings in which heat or the hardware's protection slowed the GPU"),
     Column("gpu_clock_mhz_busy", "float64", "MHz", "Clock of the multiprocessors while a kernel ran, median"),
     Column("calibration_single_ms", "float64", "ms", "Fixed arithmetic on one core, slower of before and after"),
     Column("calibration_all_ms", "float64", "ms", "The same on all usable cores at once"),
