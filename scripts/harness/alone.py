@@ -120,8 +120,9 @@ class Judgement:
 
 def judge(numbers: Mapping[str, Any], cell: Mapping[str, Any]) -> Judgement:
     """Judge one level. ``numbers`` are the level's columns (``telemetry_summary.summarize`` and ``drifts``); ``cell``
-    is its cell.json, whose ``alone`` says how many cores there are, whether the server's processes were known and what
-    earlier levels showed. A number that is None is not judged. A cell without ``alone`` is too old to say."""
+    is its cell.json, whose ``alone`` says how many cores there are, whether the server's processes were known, whether
+    it uses a GPU and what earlier levels showed. A number that is None is not judged. A cell without ``alone`` is too
+    old to say."""
     context = cell.get("alone")
     if not isinstance(context, Mapping):
         return Judgement(None)
@@ -136,7 +137,7 @@ def judge(numbers: Mapping[str, Any], cell: Mapping[str, Any]) -> Judgement:
         *_above("cgroup_throttling", numbers.get("cgroup_throttled_pct"), THROTTLED_PCT, "%"),
         *_above("swap", numbers.get("swap_mib_s"), SWAP_MIB_S, "MiB/s"),
         *_cpu_clock(numbers, reference),
-        *(_gpu(numbers, reference) if context["server"] != "elsewhere" else ()),
+        *(_gpu(numbers, reference) if numbers.get("gpu_server_seen") or context.get("on_gpu") else ()),
         *_drift(numbers),
         *(_stored(reason) for reason in cell.get("busy_before") or ()),
     ]

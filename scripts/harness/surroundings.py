@@ -14,6 +14,7 @@ from pathlib import Path
 
 Readings = dict[str, float | None]
 
+ROOT = Path("/")
 NAMES_KEPT = 5
 """Processes that are named in one reading, the largest first."""
 NAMED_FROM_PCT = 1.0
@@ -148,12 +149,17 @@ class OthersReader:
     """
 
     ours: Callable[[], set[int]]
-    root: Path = Path("/")
+    root: Path = ROOT
     cores: frozenset[int] | None = None
     tick_s: float = field(default_factory=lambda: 1 / os.sysconf("SC_CLK_TCK"))
     clock: Callable[[], int] = time.monotonic_ns
     _before: tuple[int, float | None, dict[int, Task]] | None = None
     _known: set[int] = field(default_factory=set)
+
+    @property
+    def known(self) -> set[int]:
+        """Our own processes as of the last reading."""
+        return self._known
 
     def read(self) -> Iterator[tuple[int, str, Readings]]:
         """Yield (time_ns, device, readings): ``others``, then ``other:NAME`` for each of the largest."""
@@ -161,6 +167,7 @@ class OthersReader:
         at, busy, found = self.clock(), busy_s(proc, self.tick_s, self.cores), tasks(proc, self.tick_s)
         before, self._before = self._before, None if found is None else (at, busy, found)
         if found is None or before is None or at <= before[0]:
+            self._known = trees(found or {}, self.ours())
             yield at, "others", dict.fromkeys(OTHERS_QUANTITIES)
             return
         share = 100 / ((at - before[0]) * 1e-9)
@@ -220,7 +227,7 @@ def some_cores() -> frozenset[int] | None:
 class SurroundingsReader:
     """Pressure, swap, runnable tasks and cgroup throttling."""
 
-    root: Path = Path("/")
+    root: Path = ROOT
     clock: Callable[[], int] = time.monotonic_ns
     _before: tuple[int, dict[str, float | None]] | None = None
 
@@ -297,9 +304,9 @@ def _cpu_groups(root: Path) -> list[Path]:
     return found
 
 
-def usable_cores(root: Path = Path("/")) -> int:
+def usable_cores(root: Path = ROOT) -> int:
     """Return the logical cores this process may run on."""
-    if root == Path("/") and hasattr(os, "sched_getaffinity"):
+    if root == ROOT and hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
