@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import compare, findings, load_levels, tables, texts
+from scripts.analysis import compare, doubts, findings, load_levels, tables, texts
 from scripts.analysis.compare import Comparison, Side
 from scripts.analysis.figures import overlay
 from scripts.analysis.report import build, drift, story
@@ -65,7 +65,11 @@ def write(
 
     Raises SweepError when workloads differ and ``allow_unlike`` is not set.
     """
-    found = [compare.compare_all([one.side for one in group], allow_unlike) for group in groups]
+    found = [
+        [trusted(pair, group[0].side, after.side) for pair, after in zip(pairs, group[1:], strict=True)]
+        for group in groups
+        for pairs in [compare.compare_all([one.side for one in group], allow_unlike)]
+    ]
     for name in ("tables", "figures"):
         (out / name).mkdir(parents=True, exist_ok=True)
     writer = _Writer(Words(language), out, tuple(formats), len(groups) > 1)
@@ -77,6 +81,33 @@ def write(
     page.write_text(_page(groups, pairs, sections, Words(language)), encoding="utf-8")
     load_levels.write_json([compare.document(one) for one in pairs], out / "comparison.json")
     return Written(page, pairs)
+
+
+def trusted(one: Comparison, before: Side, after: Side) -> Comparison:
+    """Return a comparison that judges nothing at levels that are not to be trusted on one side or both.
+
+    Nor does it say of a knee whether it moved, where a side's knee rests on such levels.
+    """
+    levels = set(doubted(one))
+    if not levels:
+        return one
+    fallen: set[str] = set()
+    for derived, side in zip(one.derived, (before, after), strict=True):
+        fallen |= set(story.fallen_rules(findings.evaluate(derived, dict(side.context))))
+    return replace(
+        one,
+        deltas=tuple(replace(delta, verdict="not trusted") if delta.C in levels else delta for delta in one.deltas),
+        levels={level: "not trusted" if level in levels else said for level, said in one.levels.items()},
+        knees=tuple(
+            replace(knee, moved=None, agree_pct=None, reason="not trusted") if knee.rule in fallen else knee
+            for knee in one.knees
+        ),
+    )
+
+
+def doubted(one: Comparison) -> list[int]:
+    """Return the levels that are not to be trusted on one side or both."""
+    return sorted({level for derived in one.derived for level in doubts.doubted(derived.sweep)})
 
 
 def headline(one: Comparison, language: str) -> list[str]:
@@ -101,6 +132,8 @@ def headline(one: Comparison, language: str) -> list[str]:
         said += [] if one.freedom else [say("unrepeated")]
     stepping = sorted({delta.C for delta in one.deltas if delta.verdict == "not evaluable" and delta.band is not None})
     said += [say("in_step", levels=stepping)] if stepping else []
+    apart = at.get("not trusted", [])
+    said += [doubts.say("unjudged", apart, language)] if apart else []
     said.append(attributed(one, language))
     return said
 
@@ -193,6 +226,11 @@ class _Writer:
         first, *rest = headline(one, language)
         only = sorted(set(one.derived[0].levels["C"]) ^ set(one.derived[1].levels["C"]))
         notes = [texts.fill("compare.only", language, levels=[int(level) for level in only])] if only else []
+        notes += [
+            f"{label}: {doubts.note(derived.sweep, doubts.doubted(derived.sweep), language)}"
+            for label, derived in zip((one.before, one.after), one.derived, strict=True)
+            if doubts.doubted(derived.sweep)
+        ]
         blocks = [
             self._table(by_level, mark),
             self._table(replace(deltas, heads=heads, marked=marked, notes=tuple(self._method(one, context))), mark),
@@ -251,8 +289,10 @@ class _Writer:
         for knee in one.knees:
             verdict = "not evaluable" if knee.moved is None else "moved" if knee.moved else "within noise"
             agree = Cell("–" if knee.agree_pct is None else f"{knee.agree_pct:.0f}", raw=knee.agree_pct, numeric=True)
+            if knee.reason == "not trusted":
+                verdict = "not trusted"
             said = str(texts.lookup(f"compare.{verdict}", words.language))
-            if knee.reason and knee.moved is None:
+            if knee.reason and knee.moved is None and verdict != "not trusted":
                 said = f"{said}: {knee.reason}"
             if knee.moved is False and knee.before == knee.after:
                 verdict, said = "same", "="
@@ -308,6 +348,7 @@ class _Writer:
         noisy = any(knee.moved is False and knee.before != knee.after for knee in one.knees)
         # nor what a level says that only one side has
         noisy = noisy or set(one.derived[0].levels["C"]) != set(one.derived[1].levels["C"])
+        noisy = noisy or bool(doubted(one))
         rules = [name for name in RULES if name in claims and not (noisy and name in ("F12", "F12b"))]
         shown = tuple(replace(claims[name], id=f"{mark}{name}") for name in rules)
         return replace(section, claims=shown, blocks=tuple(blocks[1:] if rows else blocks))
