@@ -587,7 +587,6 @@ _DERIVED = (
     ),
     Column("little_from", "string", "", "What little_in_flight was computed from: mean or p50"),
     Column("failed", "bool", "", "No request of the level succeeded"),
-    Column("disturbed", "bool", "", "Something else ran beside the load, or the machine was not as at other levels"),
     Column("condemned", "bool", "", "A number that cannot be rests on this level"),
     *(_steady(c) for c in (*_DERIVED_BOTH, next(c for c in _CLOCK if c.name == "little_in_flight"))),
 )
