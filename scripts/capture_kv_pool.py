@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def main(boot: str, log: str, out: str) -> None:
     record = records.read(boot)
+    if record.get("startup_log_sha256") is not None:
+        records.check_digest(log, record["startup_log_sha256"])
     engine = None if record["engine"] == "openai" else record["engine"]
     found = kv_pool.complete(
         startup_log.read(Path(log).read_text(encoding="utf-8"), engine, log), record.get("kv_pool")

@@ -34,9 +34,9 @@ def build(
     lengths = {(cell["plan"]["workload"]["input_tokens"], cell["plan"]["workload"]["output_tokens"]) for cell in cells}
     if len(lengths) > 1:
         raise ValueError(f"levels of one sweep were measured with different lengths (input, output): {sorted(lengths)}")
-    input_tokens, output_tokens = lengths.pop()
-    input_tokens = _first(agreed(sent, "input_tokens"), input_tokens)
-    output_tokens = _first(agreed(sent, "max_tokens"), output_tokens)
+    planned = dict(zip(("input_tokens", "output_tokens"), lengths.pop(), strict=True))
+    input_tokens = _first(agreed(sent, "input_tokens"), planned["input_tokens"])
+    output_tokens = _first(agreed(sent, "max_tokens"), planned["output_tokens"])
     boot = first["boot"]
     resolved = boot["resolved"]
     shape = boot.get("model_shape")
@@ -52,6 +52,7 @@ def build(
         "engine": first["plan"]["engine"],
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
+        "workload": planned,
         "peak_tflop_s": None if peaks is None else peaks["tflop_s"],
         "peak_bandwidth_gb_s": None if peaks is None else peaks["bandwidth_gb_s"],
         "peaks": None if peaks is None else dict(peaks),

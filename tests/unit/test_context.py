@@ -123,6 +123,7 @@ def test_the_length_is_the_one_that_was_sent() -> None:
     assert build(cell(1, without("max_tokens")))["output_tokens"] == 48, "nothing was sent: the plan's"
     mixed = build(cell(1), cell(2, without(max_tokens=32)))
     assert mixed["output_tokens"] == 48
+    assert mixed["workload"] == {"input_tokens": 300, "output_tokens": 48}
     assert [mixed["sent"][level]["max_tokens"] for level in ("1", "2")] == [48, 32]
 
 
