@@ -96,7 +96,7 @@ def _expect(cell: dict[str, Any], name: str, kind: type, what: str, path: str | 
 def _advice(path: str | Path) -> str:
     if "results/raw" in str(path):
         return (
-            "`make verify` names every raw file that is not what was measured; copy the round again, or measure what is "
-            "damaged again with `make level`"
+            "`make verify` names every raw file that is not what was measured; copy the round again, or measure "
+            "what is damaged again with `make level`"
         )
     return "`make clean` drops what was computed, then compute it again"
