@@ -20,9 +20,9 @@ all: $(READY) ## measure the rounds of config/config.yaml and write their report
 	@$(SNAKEMAKE) all
 	@$(BIN)/python -m scripts.rounds reports
 
-level: $(READY) ## measure one level again: make level ROUND=demo SWEEP=llama_cpp LEVEL=4
-	@cell=$$($(BIN)/python -m scripts.rounds cell "$(ROUND)" "$(SWEEP)" "$(LEVEL)") && \
-	$(SNAKEMAKE) all --forcerun "$$cell" $(if $(ROUND),--config 'rounds=["$(ROUND)"]')
+level: $(READY) ## measure levels again: make level ROUND=demo SWEEP=llama_cpp LEVEL=4, or LEVEL="1 2"
+	@cells=$$($(BIN)/python -m scripts.rounds cell "$(ROUND)" "$(SWEEP)" "$(LEVEL)") && \
+	$(SNAKEMAKE) all --forcerun $$cells $(if $(ROUND),--config 'rounds=["$(ROUND)"]')
 	@$(BIN)/python -m scripts.rounds reports "$(ROUND)"
 
 report: $(READY) ## report on what was measured of one round, measuring nothing: make report ROUND=demo

@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scripts.analysis import agreement, context, load_levels, schema
+from scripts.analysis import agreement, context, doubts, load_levels, schema
+from scripts.analysis.derive import derive
 from scripts.harness import records, rule
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ def main(
     metrics: Sequence[str], cells: Sequence[str], given: Any, report: dict[str, Any], names: Any, out: Any
 ) -> None:
     table = pa.concat_tables([pq.read_table(path) for path in metrics]).sort_by("C")
-    schema.write("levels", table, out.levels, out.csv)
+    schema.write("levels", table, out.levels)
     found = [records.read_cell(path) for path in cells]
     kv_pool, machine, peaks = (records.read(path) for path in (given.kv_pool, given.machine, given.peaks))
     known = context.build(found, kv_pool, machine, peaks, report)
     known |= {"round": names.round, "sweep": names.sweep}  # a round may have been copied under another name
     draws = {cell["level"]: pd.read_parquet(path) for cell, path in zip(found, given.replicates, strict=True)}
     known["agreement"] = agreement.of_sweep(draws, load_levels.read_levels(out.levels), known)
+    schema.write(
+        "levels", doubts.flagged(table, derive(load_levels.read_levels(out.levels), known)), out.levels, out.csv
+    )
     Path(out.context).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
 
 

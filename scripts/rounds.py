@@ -1,12 +1,14 @@
-"""Rounds from the command line: close one, verify them, print where reports are or which file stands for a level."""
+"""Rounds from the command line: close one, verify them, print where reports are or which files stand for levels."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
+from scripts.analysis import doubts
 from scripts.harness import config, examples, rounds, wiring
 from scripts.harness.errors import SweepError
-from scripts.harness.plan import CLOSED
+from scripts.harness.plan import CLOSED, Sweep
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,9 +17,11 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("close", help="write checksums and close").add_argument("round", nargs="?", default="")
     commands.add_parser("verify", help="name what is missing or changed").add_argument("round", nargs="?", default="")
-    commands.add_parser("reports", help="print the paths of the reports").add_argument("round", nargs="?", default="")
+    commands.add_parser("reports", help="print the paths of the reports, and which levels were not alone").add_argument(
+        "round", nargs="?", default=""
+    )
     commands.add_parser("bring", help="copy an example round to results/raw").add_argument("round")
-    cell = commands.add_parser("cell", help="print the file that stands for one level")
+    cell = commands.add_parser("cell", help="print the files that stand for levels")
     for name in ("round", "sweep", "level"):
         cell.add_argument(name, nargs="?", default="")
     options = parser.parse_args(argv)
@@ -84,10 +88,27 @@ def _verify(root: Path, options: argparse.Namespace) -> int:
 
 def _reports(root: Path, options: argparse.Namespace) -> int:
     plan = wiring.load(config.read_yaml(root / "config/config.yaml"), root, options.round or None)
-    for path in wiring.targets(plan, "results/reports/{machine}/{round}/{sweep}/report.html"):
-        if (root / path).exists():
-            print(path)
+    found = [sweep for sweep in plan.sweeps if (root / f"results/reports/{sweep.path}/report.html").exists()]
+    for sweep in found:
+        print(f"results/reports/{sweep.path}/report.html")
+    for sweep in found:
+        said = _not_alone(root, sweep, str(plan.config["report"]["language"]))
+        if said:
+            print(said)
     return 0
+
+
+def _not_alone(root: Path, sweep: Sweep, language: str) -> str | None:
+    """Return which levels of a sweep are not to be trusted and how to measure them again; None where all are."""
+    try:
+        derived = json.loads((root / f"results/metrics/{sweep.path}/derived.json").read_text(encoding="utf-8"))
+        judged = derived["sweep"]
+    except (OSError, ValueError, TypeError, KeyError):
+        judged = None
+    if not isinstance(judged, dict):  # not computed, or no document of ours: nothing is known against it
+        return None
+    again = doubts.command({"round": sweep.round, "sweep": sweep.name}, doubts.doubted(judged))
+    return doubts.end_of_run(f"{sweep.round}/{sweep.name}", judged, language, again if sweep.measurable else None)
 
 
 def _cell(root: Path, options: argparse.Namespace) -> int:
@@ -98,10 +119,15 @@ def _cell(root: Path, options: argparse.Namespace) -> int:
         raise SweepError(
             f"expected one open sweep of this machine, found {len(sweeps)}; name it with ROUND= and SWEEP= ({names})"
         )
-    if not options.level.isdigit() or int(options.level) not in sweeps[0].levels:
-        levels = ", ".join(map(str, sweeps[0].levels))
-        raise SweepError(f"LEVEL={options.level or '(none)'}: expected one of {levels}")
-    print(f"results/raw/{sweeps[0].path}/c{options.level}/cell.json")
+    asked = options.level.replace(",", " ").split()
+    for level in asked or [""]:
+        if not level.isdecimal() or int(level) not in sweeps[0].levels:
+            levels = ", ".join(map(str, sweeps[0].levels))
+            raise SweepError(
+                f"LEVEL={level or '(none)'}: expected one of {levels}, or several of them with blanks between"
+            )
+    for level in sorted(set(map(int, asked))):
+        print(f"results/raw/{sweeps[0].path}/c{level}/cell.json")
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import energy, knee, kv, predict, roofline, slo
+from scripts.analysis import doubts, energy, knee, kv, predict, roofline, slo
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import (
     GIB,
@@ -682,7 +682,9 @@ def document(derived: Derived) -> dict[str, Any]:
     sweep["slo"] = _slo_document(sweep["slo"])
     if sweep.get("steady"):
         sweep["steady"] = {**sweep["steady"], "slo": _slo_document(sweep["steady"]["slo"])}
-    found = plain({"levels": {str(row["C"]): row for row in derived.rows}, "sweep": sweep})
+    judged = doubts.flags(sweep, [row["C"] for row in derived.rows]) if doubts.trust(sweep) else {}
+    rows = [{**row, **{name: of[place] for name, of in judged.items()}} for place, row in enumerate(derived.rows)]
+    found = plain({"levels": {str(row["C"]): row for row in rows}, "sweep": sweep})
     return dict(found)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-HOLDS, FAILS, NOT_EVALUABLE = "holds", "fails", "not_evaluable"
+HOLDS, FAILS, NOT_EVALUABLE, NOT_TRUSTED = "holds", "fails", "not_evaluable", "not_trusted"
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Finding:
     ``numbers`` made it hold or fail. ``reason`` says in English why it could not be evaluated; ``missing`` names the
     inputs that lack and ``barred_by`` the failed audits, so that a text can say it in any language. ``bars`` are the
     findings that may not be claimed when this audit fails. ``variant`` picks one of several texts of an outcome.
+    ``doubted`` are the levels it rests on that are not to be trusted; its outcome is then ``not_trusted``.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Finding:
     missing: tuple[str, ...] = ()
     barred_by: tuple[str, ...] = ()
     variant: str | None = None
+    doubted: tuple[int, ...] = ()
 
     @property
     def holds(self) -> bool:

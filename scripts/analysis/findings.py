@@ -62,8 +62,10 @@ def printed(
     return tuple(one for one in findings if second or one.id not in TWO_ROUNDS)
 
 
-def document(findings: Sequence[Finding], language: str = "en") -> list[dict[str, Any]]:
-    """Return findings.json: one object a rule, with its sentence in ``language``."""
+def document(
+    findings: Sequence[Finding], language: str = "en", sweep: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return findings.json: one object a rule, with its sentence in ``language``; ``sweep`` as for ``texts.render``."""
     from scripts.analysis import texts
 
     return [
@@ -76,7 +78,8 @@ def document(findings: Sequence[Finding], language: str = "en") -> list[dict[str
             "missing": list(one.missing),
             "barred_by": list(one.barred_by),
             "bars": list(one.bars),
-            "text": texts.render(one, language),
+            "doubted": list(one.doubted),
+            "text": texts.render(one, language, sweep),
         }
         for one in findings
     ]

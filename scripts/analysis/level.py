@@ -39,6 +39,7 @@ def compute(
     row |= confidence.intervals(draws)
     row |= hardware(cell, telemetry)
     row |= metrics.words(cell, steady)
+    row |= dict.fromkeys(metrics.not_seen(row))
     tables = {
         "replicates": pa.Table.from_pandas(draws, preserve_index=False),
         "itl_histogram": timeline.itl_histogram(level),

@@ -140,7 +140,7 @@ def _numbers(values: Sequence[Any], name: str, file: Path) -> list[Any]:
             continue
         parsed = number(value)
         if parsed is None and isinstance(value, str) and value.strip().lower() not in ("inf", "-inf"):
-            if name.rsplit("_", 1)[-1] in ("note", "reason", "id", "label", "name", "status", "error"):
+            if name.rsplit("_", 1)[-1] in ("note", "reason", "id", "label", "name", "names", "status", "error"):
                 found.append(value)
                 continue
             raise SweepError(f"{file}: row {row}, column {name}: expected a number, found {value!r}")
@@ -202,4 +202,4 @@ def write_derived(derived: Derived, findings: Sequence[Any], folder: str | Path,
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     write_json(document(derived), target / "derived.json")
-    write_json(rules.document(findings, language), target / "findings.json")
+    write_json(rules.document(findings, language, derived.sweep), target / "findings.json")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. ``type`` is an Arrow type's name; ``formula`` is empty for what is measured."""
+    """One column. ``type`` is an Arrow type's name; ``formula`` is empty for what is measured; an ``optional`` column
+    is null where a file of an earlier release does not have it."""
 
     name: str
     type: str
@@ -23,6 +24,7 @@ class Column:
     meaning: str
     formula: str = ""
     nullable: bool = True
+    optional: bool = False
 
 
 REQUESTS = (
@@ -56,6 +58,15 @@ REQUESTS = (
     Column("ttft_ms", "float64", "ms", "Time to first token", "first token - write end"),
     Column("e2el_ms", "float64", "ms", "End-to-end latency", "last token - write end"),
     Column("tpot_ms", "float64", "ms", "Time per output token", "(e2el - ttft) / (output_tokens - 1)"),
+    Column(
+        "tpot_reason",
+        "string",
+        "",
+        "Why the tokens were not seen one by one: several_choices, one_arrival or bursts, where no speed per token is "
+        "given; hidden_reasoning, where it is that of the tokens that were sent",
+        optional=True,
+    ),
+    Column("ttft_is_e2el", "bool", "", "Several tokens, and all came in one arrival: TTFT is E2EL", optional=True),
     Column("text", "string", "", "Text received, reasoning included"),
 )
 
@@ -152,6 +163,18 @@ FAILURES = {
     "interrupted": "the run was stopped while it was in flight",
 }
 
+UNSEEN = {
+    "hidden_reasoning": "reasoning tokens were counted and not sent",
+    "several_choices": "several choices shared one stream",
+    "one_arrival": "all tokens came in one arrival",
+    "bursts": "tokens came in bursts of more than four frames",
+}
+"""Why the tokens of an answer were not seen one by one, by its name in ``requests.tpot_reason``."""
+
+UNSEEN_FRAC = 0.01
+"""Share of answers whose tokens were not seen one by one above which a level has no ITL: ITL p99 rests on the slowest
+hundredth, so fewer cannot decide it."""
+
 _LATENCIES = {
     "ttft": ("TTFT, over requests that succeeded", "first token - end of the write"),
     "tpot": ("TPOT, over requests that succeeded with two tokens or more", "(E2EL - TTFT) / (output tokens - 1)"),
@@ -221,6 +244,11 @@ _CLOCK = (
     Column("itl_samples_expected", "int64", "gaps", "With one token an arrival", "sum of (output tokens - 1)"),
     Column("arrivals", "int64", "", "Distinct arrival times with tokens, of requests that succeeded"),
     Column("tokens_per_arrival", "float64", "tokens", "1 when each token came alone", "output tokens / arrivals"),
+    *(
+        Column(f"requests_unseen_{name}", "int64", "requests", f"Answers not seen token by token: {meaning}")
+        for name, meaning in UNSEEN.items()
+    ),
+    Column("requests_ttft_is_e2el", "int64", "requests", "Answers of several tokens that came in one arrival"),
     *(
         Column(
             f"itl_{name}_stamp_{end}_ms",
@@ -473,6 +501,8 @@ _DERIVED = (
     Column("ttft_rest_mean_ms", "float64", "ms", "Front end, IPC and network", "mean TTFT - queue - prefill"),
     Column("little_from", "string", "", "What little_in_flight was computed from: mean or p50"),
     Column("failed", "bool", "", "No request of the level succeeded"),
+    Column("disturbed", "bool", "", "Something else ran beside the load, or the machine was not as at other levels"),
+    Column("condemned", "bool", "", "A number that cannot be rests on this level"),
     *(
         Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; steady state only", c.formula)
         for c in (*_DERIVED_BOTH, next(c for c in _CLOCK if c.name == "little_in_flight"))
@@ -561,13 +591,17 @@ def read(table: str, path: str | Path, without: Sequence[str] = ()) -> "pa.Table
 
     ``without`` names columns that are not needed and not read (such as the long ``text`` of requests).
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         found = file.read(columns=[name for name in file.schema_arrow.names if name not in without])
+    optional = {column.name for column in TABLES[table] if column.optional}
     for field in arrow(table):
         if field.name in without:
             continue
+        if field.name in optional and field.name not in found.schema.names:
+            found = found.append_column(field, pa.nulls(found.num_rows, field.type))
         if field.name not in found.schema.names:
             raise ValueError(f"{path}: column {field.name!r} of table {table!r} is missing; found {found.schema.names}")
         have = found.schema.field(field.name).type

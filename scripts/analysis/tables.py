@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import predict, texts
+from scripts.analysis import doubts, predict, texts
 from scripts.analysis.compare import Comparison
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import Finding
@@ -297,9 +297,14 @@ def steady(derived: Derived, language: str = "en") -> Table | None:
 def glossary(derived: Derived, language: str = "en") -> Table:
     """Table G: what each metric is, and its value at the first and at the last level that succeeded."""
     rows = []
+    marked = dict.fromkeys(doubts.doubted(derived.sweep), f" {doubts.MARK}")
     low, high = derived.row(derived.sweep["first"]), derived.row(derived.sweep["top"])
     for name, column, metric in GLOSSARY:
-        ends = [f"{texts.shown(metric, get(row, column), language)} (C={row['C']})" for row in (low, high) if row]
+        ends = [
+            f"{texts.shown(metric, get(row, column), language)} (C={row['C']}{marked.get(row['C'], '')})"
+            for row in (low, high)
+            if row
+        ]
         rows.append(
             {
                 "metric": name,
@@ -309,17 +314,21 @@ def glossary(derived: Derived, language: str = "en") -> Table:
             }
         )
     note = texts.fill("notes.identity", language)
+    shown = [row["C"] for row in (low, high) if row and row["C"] in marked]
+    note = f"{note} {doubts.note(derived.sweep, shown, language)}" if shown else note
     return _table("glossary", ("name", "meaning", "first_to_last"), rows, language, note)
 
 
-def audits(findings: Sequence[Finding], language: str = "en", kind: str = "audit") -> Table:
+def audits(
+    findings: Sequence[Finding], language: str = "en", kind: str = "audit", sweep: Mapping[str, Any] | None = None
+) -> Table:
     """Audits (or findings, or recommendations): outcome, what it rests on, and what it bars."""
     rows = [
         {
             "id": finding.id,
             "title": texts.title(finding.id, language),
             "outcome": texts.outcome(finding, language),
-            "text": texts.render(finding, language),
+            "text": texts.render(finding, language, sweep),
             "bars": ", ".join(finding.bars),
         }
         for finding in findings
@@ -375,11 +384,11 @@ def every(
         memory_account(derived, language),
         full(derived, language),
         steady(derived, language),
-        audits(findings, language),
+        audits(findings, language, "audit", derived.sweep),
         kv_reconcile(derived, language),
         slo(derived, language),
-        audits(findings, language, "finding"),
-        audits(findings, language, "recommendation"),
+        audits(findings, language, "finding", derived.sweep),
+        audits(findings, language, "recommendation", derived.sweep),
     ]
     return [table for table in found if table is not None]
 

@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.analysis import doubts
 from scripts.analysis.compare import Comparison
 from scripts.analysis.derive import Derived
-from scripts.analysis.finding import NOT_EVALUABLE, Finding
+from scripts.analysis.finding import NOT_EVALUABLE, NOT_TRUSTED, Finding
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import get, growth_pct, level_list, minus, number, ratio, times
 from scripts.harness.errors import SweepError
@@ -206,10 +207,15 @@ def _inputs(names: Sequence[str], language: str) -> str:
     return f"{str(generic['and']).join(head)}{generic['list_end']}{last}" if head else last
 
 
-def paragraph(finding: Finding, language: str = "en") -> list[str]:
-    """Return the sentences of a rule's outcome: the claim first. Nothing is claimed that does not hold."""
+def paragraph(finding: Finding, language: str = "en", sweep: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the sentences of a rule's outcome: the claim first. Nothing is claimed that does not hold.
+
+    ``sweep`` (of ``Derived``) says why the levels are not to be trusted that a finding rests on.
+    """
     rule = lookup(f"rules.{finding.id}", language)
     title = rule["title"]
+    if finding.outcome == NOT_TRUSTED:
+        return doubts.paragraph(finding, title, sweep, language)
     if finding.barred_by:
         audits = str(lookup("generic.and", language)).join(finding.barred_by)
         told = sentences(lookup("generic.barred", language), language, {"title": title, "audits": audits})
@@ -227,9 +233,9 @@ def paragraph(finding: Finding, language: str = "en") -> list[str]:
     return found
 
 
-def render(finding: Finding, language: str = "en") -> str:
-    """Return what a rule says, as one text in ``language``."""
-    return _joined(paragraph(finding, language), language)
+def render(finding: Finding, language: str = "en", sweep: Mapping[str, Any] | None = None) -> str:
+    """Return what a rule says, as one text in ``language``; see ``paragraph``."""
+    return _joined(paragraph(finding, language, sweep), language)
 
 
 def title(name: str, language: str = "en") -> str:
@@ -297,11 +303,14 @@ def lead(figure: str, derived: Derived, findings: Sequence[Finding], language: s
     if figure == "tradeoff":
         variant, numbers = _tradeoff(derived)
         parts = sentences(lookup(f"figures.tradeoff.claim_{variant}", language), language, numbers)
+        left_out = doubts.doubted(derived.sweep)
+        parts += [doubts.say("left_out", left_out, language)] if left_out else []
         return Lead(parts[0], _joined(parts[1:], language))
     if figure not in FIGURE_RULES:
         raise SweepError(f"no figure {figure!r}; known are {', '.join(FIGURES)}")
     by_id = {finding.id: finding for finding in findings}
-    parts = [part for name in FIGURE_RULES[figure] if name in by_id for part in paragraph(by_id[name], language)]
+    rules = [by_id[name] for name in FIGURE_RULES[figure] if name in by_id]
+    parts = [part for rule in rules for part in paragraph(rule, language, derived.sweep)]
     return Lead(parts[0], _joined(parts[1:], language)) if parts else Lead("", "")
 
 
@@ -310,12 +319,17 @@ def _tradeoff(derived: Derived) -> tuple[str, dict[str, Any]]:
 
     ``rises`` is said only where each step up in concurrency brings throughput, for more latency a token per second than
     the step before; ``dearer`` where that holds of the first and the last span but not of every step; ``dips`` where
-    some step below the top brings no throughput; ``falls`` where the last one brings none.
+    some step below the top brings no throughput; ``falls`` where the last one brings none. Levels that are not to be
+    trusted are left out.
     """
+    left_out = doubts.doubted(derived.sweep)
     rows = [
         row
         for row in derived.rows
-        if not row["failed"] and get(row, "output_tok_s") is not None and get(row, "ttft_p99_ms") is not None
+        if not row["failed"]
+        and row["C"] not in left_out
+        and get(row, "output_tok_s") is not None
+        and get(row, "ttft_p99_ms") is not None
     ]
     if len(rows) < 2:
         return "unknown", {}
@@ -382,6 +396,8 @@ def caption(
     told = sentences(lookup(f"figures.{figure}.caption", language), language, numbers)
     if figure == "utilization" and derived.sweep["utilization_from"] == "analytic":
         told = [*told[:-1], *sentences(lookup("generic.analytic", language), language, {})]
+    levels = doubts.doubted(derived.sweep)
+    told = [*told, doubts.say("caption", levels, language)] if levels else told
     return _joined(told, language)
 
 
@@ -390,14 +406,23 @@ def question(figure: str, language: str = "en") -> str:
     return str(lookup(f"figures.{figure}.question", language))
 
 
-def verdict(derived: Derived, findings: Sequence[Finding], language: str = "en") -> list[str]:
-    """Return the verdict paragraph: is memory the limit, is throughput saturated, what draws the knee."""
-    return [fill(f"verdict.{key}", language, **numbers) for key, numbers in _verdict(derived, findings, language)]
+def verdict(
+    derived: Derived, findings: Sequence[Finding], language: str = "en", context: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return the verdict paragraph: is memory the limit, is throughput saturated, what draws the knee.
+
+    Before all else which levels are not to be trusted, why, and the command that measures them again (``context`` has
+    the names of round and sweep); what rests on them is not said.
+    """
+    said = doubts.told(derived.sweep, context or {}, findings, language)
+    said += [fill(f"verdict.{key}", language, **numbers) for key, numbers in _verdict(derived, findings, language)]
+    return [*said, *doubts.unsteady(derived.sweep, language)]
 
 
 def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the verdict's sentences by key, with their numbers."""
+    """Yield the verdict's sentences by key, with their numbers; none that rests on levels not to be trusted."""
     sweep, by_id = derived.sweep, {finding.id: finding for finding in findings}
+    fallen = {finding.id for finding in findings if finding.outcome == NOT_TRUSTED}
     top = derived.row(sweep["top"])
     if not top:
         yield "all_failed", {}
@@ -406,7 +431,20 @@ def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> It
         yield "some_failed", {"levels": sweep["failed_levels"]}
     if len(derived.rows) == 1:
         yield "one_level", {"top": top["C"]}
-    bound = get(top, "kv_upper_bound_pct")
+    if "F10b" not in fallen:
+        yield from _memory_verdict(derived, top, by_id, language)
+    yield from _throughput_verdict(sweep, top, by_id, language)
+    if "F4" not in fallen:
+        yield from _jitter_verdict(derived, top, by_id, language)
+    if sweep["operating"]["passes_above_a_failure"] and "F13" not in fallen:
+        yield "latency_falls", {"failed": sweep["operating"]["first_failed"]}
+
+
+def _memory_verdict(
+    derived: Derived, top: Mapping[str, Any], by_id: Mapping[str, Finding], language: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield whether memory is the limit."""
+    sweep, bound = derived.sweep, get(top, "kv_upper_bound_pct")
     preempted = [count for row in derived.rows if (count := get(row, "preemptions")) is not None]
     scheduler = by_id.get("F12b")
     if sweep["kv_wall"]:
@@ -419,7 +457,13 @@ def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> It
         absent = ["preemptions"] if len(preempted) < len(derived.rows) else []
         absent += ["startup.kv_pool_tokens"] if sweep["startup"]["current"]["kv_pool_tokens"] is None else []
         yield "memory_unknown", {"inputs": _inputs(absent or ["input_tokens and output_tokens"], language)}
-    yield from _throughput_verdict(sweep, top, by_id, language)
+
+
+def _jitter_verdict(
+    derived: Derived, top: Mapping[str, Any], by_id: Mapping[str, Finding], language: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield whether the tail of ITL draws a knee, and where."""
+    sweep = derived.sweep
     onset = sweep["rules"]["jitter_onset"]
     barring = by_id.get("F4")
     if barring is not None and barring.barred_by:
@@ -437,22 +481,23 @@ def _verdict(derived: Derived, findings: Sequence[Finding], language: str) -> It
         yield "no_jitter", {"threshold": onset["threshold"]}
     else:
         yield "jitter_unknown", {"inputs": _inputs(onset["missing"], language)}
-    if sweep["operating"]["passes_above_a_failure"]:
-        yield "latency_falls", {"failed": sweep["operating"]["first_failed"]}
 
 
 def _throughput_verdict(
     sweep: Mapping[str, Any], top: Mapping[str, Any], by_id: Mapping[str, Finding], language: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield whether throughput is saturated; nothing is claimed when an audit bars it."""
-    rule, finding = sweep["rules"]["saturated"], by_id.get("F1")
+    """Yield whether throughput is saturated; nothing is claimed when an audit bars it or its levels are not to be
+    trusted."""
+    rule, finding, slope = sweep["rules"]["saturated"], by_id.get("F1"), by_id.get("F3")
+    if finding is not None and finding.outcome == NOT_TRUSTED:
+        return
     if finding is not None and finding.barred_by:
         yield "saturation_barred", {"audits": str(lookup("generic.and", language)).join(finding.barred_by)}
     elif rule["status"] == NOT_EVALUABLE:
         yield "saturation_unknown", {"inputs": _inputs(rule["missing"], language)}
     elif rule["value"]:
         yield "saturated", {"top": top["C"], "gain_pct": finding.numbers["gain_pct"] if finding else None}
-    elif sweep["marginal_falls"] is not None:
+    elif sweep["marginal_falls"] is not None and not (slope is not None and slope.outcome == NOT_TRUSTED):
         yield "unsaturated_falls", {"top": top["C"], "falls_from": sweep["marginal_falls"]}
     else:
         yield "unsaturated", {"top": top["C"]}
@@ -483,6 +528,7 @@ def knees(found: Comparison, language: str = "en") -> list[str]:
     for knee in found.knees:
         known = "knee_moved" if knee.moved else "knee_same" if knee.before == knee.after else "knee_noise"
         key = "knee_unknown" if knee.moved is None else known
+        key = "knee_not_trusted" if knee.reason == "not trusted" else key
         name = str(lookup(f"compare.rules.{knee.rule}", language))
         old, new = (_picked(value, language) for value in (knee.before, knee.after))
         said.append(fill(f"compare.{key}", language, rule=name, old=old, new=new, value=new, agree_pct=knee.agree_pct))

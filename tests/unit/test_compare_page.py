@@ -1,6 +1,7 @@
 """The comparison as files: what is on the page and in the tables, in both languages."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,30 @@ def test_back_to_back_rounds_are_within_noise(tmp_path: Path) -> None:
     assert "b against a: within noise at every level compared (C=1, 2, 4, 8, 16). No recorded input changed." in page
     verdicts = pd.read_csv(tmp_path / "tables/verdicts.csv")
     assert verdicts["verdict"].tolist() == ["within noise"] * 5
+
+
+def test_levels_that_are_not_to_be_trusted_are_not_judged_as_moved() -> None:
+    sides = [member("a").side, member("b", 2.0).side]
+    (found,) = compare.compare_all(sides)
+    assert found.levels[1] == found.levels[2] == "moved"
+    reason = {"kind": "other_cpu", "value": 0.9, "limit": 0.2, "unit": "cores", "names": ["python3"]}
+    judged = [
+        replace(
+            derived,
+            sweep={
+                **derived.sweep,
+                "trust": {"disturbed": {level: [reason]}, "doubted": [int(level)], "condemned": []},
+            },
+        )
+        for derived, level in zip(found.derived, "12", strict=True)
+    ]
+    one = comparison.trusted(replace(found, derived=(judged[0], judged[1])), *sides)
+    assert one.levels == {1: "not trusted", 2: "not trusted", 4: "moved", 8: "moved", 16: "moved"}
+    assert {delta.verdict for delta in one.deltas if delta.C in (1, 2)} == {"not trusted"}
+    said = comparison.headline(one, "en")
+    assert said[0] == "b against a: moved at C=4, 8, 16."
+    assert "Not judged at C=1 and C=2, which is not to be trusted on one side or both." in said
+    assert comparison.trusted(found, *sides) == found
 
 
 def test_streams_in_step_and_missing_repeats_are_said(tmp_path: Path) -> None:

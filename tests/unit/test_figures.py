@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 
 from scripts.analysis import burst, metrics, timeline
@@ -238,6 +239,91 @@ def test_a_level_with_a_reason_of_its_own_is_hollow_everywhere() -> None:
     derived, context = small(invalid_reason=[None, None, None, "the client was the limit", None])
     for name in ("tradeoff", "scaling", "utilization", "itl_split"):
         assert says(draw(name, derived, context), "C=8: the client was the limit"), name
+
+
+def doubted(*levels: int, **changes: Any) -> tuple[Derived, dict[str, Any]]:
+    """Return the small case with another program beside the load at ``levels``."""
+    derived, context = small(**changes)
+    reason = {"kind": "other_cpu", "value": 0.9, "limit": 0.2, "unit": "cores", "names": ["python3 <b>"]}
+    judged = {"disturbed": {str(level): [reason] for level in levels}, "impossible": [], "condemned": [],
+              "not_steady": {"16": {"value": -9.0}}, "doubted": list(levels)}  # fmt: skip
+    return replace(derived, sweep={**derived.sweep, "trust": judged}), context
+
+
+def looks(figure: Figure) -> int:
+    """Return how many marks, bars and grounds of a figure say that a level is not to be trusted."""
+    return len(by_gid(figure, "hollow")) + sum(bool(found.get_hatch()) for found in figure.findobj(Patch))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_level_that_was_not_alone_is_marked_in_every_figure_and_the_figure_says_why(name: str, language: str) -> None:
+    figure = draw(name, *doubted(4), language=language, extras=below())
+    assert looks(figure), name
+    assert says(figure, {"en": "not to be trusted. C=4: another program ran beside the load (python3 <b>, 0.90 cores)",
+                         "zh": "C=4: 另有一个程序同时运行（python3 <b>，0.90 核）"}[language])  # fmt: skip
+    quiet = draw(name, *doubted(), language=language, extras=below())
+    assert not looks(quiet) and not says(quiet, {"en": "not to be trusted", "zh": "不可信"}[language])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_to_doubt_is_drawn_as_if_nothing_had_been_judged(name: str) -> None:
+    derived, context = small()
+    derived.sweep.pop("trust", None)
+    before = to_bytes(draw(name, derived, context, extras=below()), "svg")
+    assert to_bytes(draw(name, *doubted(), extras=below()), "svg") == before
+
+
+def test_a_figure_does_not_list_many_reasons() -> None:
+    derived, context = doubted(1, 2, 4, 8, 16)
+    judged = derived.sweep["trust"]["disturbed"]
+    for level, found in judged.items():
+        judged[level] = [{**found[0], "names": [f"job-{level}"]}]
+    figure = draw("scaling", derived, context)
+    assert says(figure, "C=4: another program ran beside the load (job-4, 0.90 cores); C=8, 16: each for a reason")
+
+
+def test_a_hollow_mark_means_one_thing_beside_series_with_open_marks() -> None:
+    for levels, fills in (((8,), {style.tint(style.ROUND_COLORS[0])}), ((), {style.PAPER})):
+        axes = draw("tradeoff", *doubted(*levels)).axes[0]
+        squares = [line for line in axes.lines if line.get_marker() == "s" and line.get_gid() != "hollow"]
+        assert {to_hex(str(line.get_markerfacecolor())) for line in squares} == fills
+    assert style.tint("#000000") == "#808080"
+
+
+def test_a_legend_shows_bars_that_can_be_trusted() -> None:
+    for name in ("e2el", "kv_pool"):
+        legend = draw(name, *doubted(1)).axes[0].get_legend()
+        assert legend is not None
+        assert not any(found.get_hatch() for found in legend.get_patches()), name
+
+
+def test_what_rests_on_a_level_that_was_not_alone_is_not_written() -> None:
+    derived, context = doubted(1)
+    figure = draw("scaling", derived, context)
+    assert not [text for text in texts(figure) if text.endswith("%")]
+    assert says(figure, "both rest on C=1") and not says(draw("scaling", *doubted(4)), "both rest on")
+    found = [
+        replace(one, outcome="not_trusted", doubted=(1,)) if one.id in ("F4", "F8", "F13") else one
+        for one in rules.evaluate(derived, context)
+    ]
+    assert by_gid(draw("tradeoff", *small()), "operating point")
+    assert not by_gid(draw("tradeoff", derived, context, found), "operating point")
+    assert by_gid(draw("itl_split", *small()), "jump") and not by_gid(
+        draw("itl_split", derived, context, found), "jump"
+    )
+    sweep, given = published()
+    assert by_gid(draw("utilization", sweep, given), "crossing")
+    assert not by_gid(draw("utilization", sweep, given, found), "crossing")
+
+
+def test_overlays_mark_such_levels_of_each_sweep() -> None:
+    (before, context), (after, _) = doubted(1, 2), small()
+    members = [overlay.Member("first", before, context), overlay.Member("second", after, context)]
+    for name in overlay.NAMES:
+        figure = overlay.draw(name, members)
+        assert looks(figure) == 2, name
+        assert says(figure, "first: ") and says(figure, "C=1, 2: another program"), name
 
 
 def test_one_colour_a_round() -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pandas as pd
 import pytest
 
 from scripts.analysis import findings as rules
+from scripts.analysis import texts as finding_texts
 from scripts.analysis.derive import derive
 from scripts.analysis.figures import NAMES, overlay, style
 from scripts.analysis.report import __main__ as door
 from scripts.analysis.report import cards, definitions, font, story, svg, tables, words
-from scripts.analysis.report.build import build
+from scripts.analysis.report.build import build, pictures, write_page
 from scripts.analysis.report.words import WORDS, Words
 from tests.unit import analysis_case as case
 
@@ -240,6 +242,114 @@ def test_failed_levels_and_mixed_boots_are_said_where_the_numbers_are(full: tupl
     assert "3 requests failed; audit A1 failed" in text and "boot two" in text
     assert "Audits that failed: A1" in text
     assert "19.0 – 200.0" in text, "the interval is below its value"
+
+
+@pytest.fixture(scope="module", params=["en", "zh"])
+def doubted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
+    """A report in which C=1 ran beside a hostile program and something impossible rests on it; C=8 was not steady."""
+    context, language = case.context(round="second", sweep="vllm"), str(request.param)
+    derived = derive(case.levels(), context)
+    trust = {
+        "disturbed": {"1": [{"kind": "other_cpu", "value": 0.98, "limit": 0.2, "unit": "cores", "names": [EVIL]}],
+                      "16": [{"kind": "steal", "value": 8.5, "limit": 2.0, "unit": "pct", "names": None}]},
+        "impossible": [{"kind": "efficiency_above_100", "column": "scaling_efficiency_pct", "C": 4, "value": 154.5,
+                        "limit": 103.0, "unit": "pct", "base": 1}],
+        "condemned": [1],
+        "not_steady": {"8": {"value": -14.2, "low": -18.0, "high": -10.1, "unit": "pct"}},
+        "doubted": [1, 16],
+    }  # fmt: skip
+    derived = replace(derived, sweep={**derived.sweep, "trust": trust})
+    found = tuple(
+        replace(one, outcome="not_trusted", doubted=(1, 16))
+        if one.id in ("F1", "F2", "F4", "F13", "F14", "R1")
+        else one
+        for one in rules.evaluate(derived, context)
+    )
+    texts = {one.id: tuple(finding_texts.paragraph(one, language, derived.sweep)) for one in found}
+    subject = story.Subject(derived, context, found, {}, Words(language, "levels.csv"), texts)
+    folder = tmp_path_factory.mktemp(f"doubted-{language}")
+    write_page(subject, pictures(subject, folder / "figures", ()), folder / "tables", folder / "report.html")
+    return (folder / "report.html").read_text(encoding="utf-8"), folder, language
+
+
+def test_a_sweep_that_was_not_alone_says_so_before_all_else(doubted: tuple[str, Path, str]) -> None:
+    page, _, language = doubted
+    read = Reader(page)
+    assert read.open == [] and EVIL not in page and "<script>" not in page
+    verdict = page[page.index('id="verdict"') : page.index("</section>")]
+    said = [" ".join(Reader(one).text.split()) for one in re.findall(r"<p>.*?</p>", verdict, flags=re.DOTALL)]
+    assert said[0] == {"en": "C=1 and C=16 are not to be trusted.", "zh": "C=1 和 C=16 的测量不可信。"}[language]
+    assert '<script>alert("x")</scr…' in said[1] and "0.98" in said[1] and "8.5%" in said[1]
+    assert "154.5%" in said[2] and "103.0%" in said[2]
+    assert 'make level ROUND=second SWEEP=vllm LEVEL="1 16"' in said[3]
+    assert "14.2%" in said[-1] and "C=8" in said[-1]
+    if language == "en":
+        assert not re.search("saturated|knee|jitter", " ".join(said))
+
+
+def test_what_rests_on_it_is_not_claimed(doubted: tuple[str, Path, str]) -> None:
+    page, folder, language = doubted
+    shown = claim_tags(page)
+    assert {name for name, classes in shown.items() if "not_trusted" in classes} == {
+        "F1", "F2", "F4", "F13", "F14", "R1",
+    }  # fmt: skip
+    words = {"en": "not trusted, for it rests on C=1 and C=16", "zh": "不可信，因为它依赖 C=1 和 C=16"}[language]
+    assert Reader(page).text.count(words) >= 5
+    text = Reader(page).text
+    assert {"en": "Run at C=8", "zh": "建议并发"}[language] not in text
+    csv_text = (folder / "tables/recommendations.csv").read_text(encoding="utf-8")
+    assert {"en": "Operating point: not given", "zh": "不给建议"}[language] in csv_text
+
+
+def test_cards_and_tables_mark_such_levels(doubted: tuple[str, Path, str]) -> None:
+    page, folder, language = doubted
+    classes = {
+        str(attrs["id"]): str(attrs["class"])
+        for tag, attrs in Reader(page).tags
+        if tag == "div" and str(attrs.get("id", "")).startswith("card-")
+    }
+    assert all("doubted" in found for found in classes.values()), "each rests on C=1 or C=16"
+    assert {name for name, found in classes.items() if "missing" in found} == {
+        "card-operating", "card-mbu", "card-gain",
+    }, "no number is shown that rests on a level to which something impossible is put down"  # fmt: skip
+    full_table = page[page.index('id="t-full"') :]
+    full_table = full_table[: full_table.index("</table>")]
+    cells = [Reader(cell).text for cell in re.findall(r"<tr[^>]*><td[^>]*>.*?</td>", full_table, flags=re.DOTALL)]
+    assert cells == ["1 †", "2", "4", "8", "16 †"]
+    notes = {"en": ("† Not to be trusted. C=1: ", "relative to C=1", "throughput not steady"),
+             "zh": ("† 不可信。C=1：", "以 C=1 为基准", "吞吐不稳定")}[language]  # fmt: skip
+    text = Reader(page).text
+    assert all(note in text for note in notes)
+    assert text.count(notes[0]) >= 5, "below every table with a row a level"
+    rows = list(csv.DictReader((folder / "tables/full.csv").open(encoding="utf-8")))
+    assert [row["C"] for row in rows] == ["1", "2", "4", "8", "16"], "the files keep plain numbers"
+    knees = page[page.index('id="t-rules"') :]
+    marked = re.findall(r"<td[^>]*>([^<]*?) †</td>|<span[^>]*>([^<]*?) †</span>", knees[: knees.index("</table>")])
+    assert len(marked) == 6, "jitter twice, fallback, departs, saturated, operating point"
+
+
+def test_what_shared_the_machine_is_shown_level_by_level_where_it_was_read(tmp_path: Path) -> None:
+    names = ["python3, <b>make</b>", None, None, None, None]
+    read = {"other_cpu_cores_mean": [0.98, 0.01, 0.02, 0.0, 0.0], "other_cpu_names": names, "host_steal_pct": 0.25}
+    page, folder = make(tmp_path / "read", case.levels().assign(**read, calibration_ms=[3.5] * 5))
+    shown = Reader(page)
+    assert "t-alone" in shown.ids and "<b>make" not in page
+    assert "Other programs, cores (mean)" in shown.text and "python3, <b>make</b>" in shown.text
+    rows = list(csv.DictReader((folder / "tables/alone.csv").open(encoding="utf-8")))
+    assert [row["other_cpu_cores_mean"] for row in rows] == ["0.98", "0.01", "0.02", "0.0", "0.0"]
+    for columns in ({}, {"host_steal_pct": 0.25}, {"other_cpu_cores_mean": None}):
+        page, _ = make(tmp_path / "not", case.levels().assign(**columns))
+        assert "t-alone" not in Reader(page).ids, columns
+
+
+def test_a_quiet_sweep_has_no_word_of_it() -> None:
+    context = case.context()
+    derived = derive(case.levels(), context)
+    for made in cards.cards(derived.rows, derived.sweep, Words("en")):
+        assert not made.doubt and "†" not in made.value
+    empty = {"disturbed": {}, "impossible": [], "condemned": [], "not_steady": {}, "doubted": []}
+    table = tables.of_levels("stalls", derived.rows, ("C", "stall_share_pct"), Words("en"))
+    assert tables.with_marks(table, {"trust": empty}, Words("en")) == table
 
 
 def test_tables_are_written_unrounded(full: tuple[str, Path]) -> None:

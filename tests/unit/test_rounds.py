@@ -155,6 +155,71 @@ def test_closing_says_which_configured_levels_were_not_measured(
     assert command_line.main(["verify", "demo"]) == 0
 
 
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an open and a closed round that were reported on."""
+    source = Path(__file__).resolve().parents[2]
+    (tmp_path / "config/rounds").mkdir(parents=True)
+    (tmp_path / "config/schemas").symlink_to(source / "config/schemas")
+    (tmp_path / "config/config.yaml").write_text("machine: here\nrounds: [open, shut]\n")
+    sweep = {"engine": "llama_cpp", "server": {"model": "bundled"}, "load": {"levels": [1, 2, 4]}}
+    for name in ("open", "shut"):
+        (tmp_path / f"config/rounds/{name}.yaml").write_text(json.dumps({"sweeps": {"s": sweep}}))
+        level(tmp_path / f"results/raw/here/{name}", "c1", "run-1")
+        page = tmp_path / f"results/reports/here/{name}/s/report.html"
+        page.parent.mkdir(parents=True)
+        page.write_text("page")
+    rounds.close(tmp_path / "results/raw/here/shut")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def judge(project: Path, name: str, *levels: int) -> None:
+    """Write what was derived of a round's sweep: another program ran beside ``levels``."""
+    reason = {"kind": "other_cpu", "value": 0.98, "limit": 0.2, "unit": "cores", "names": ["python3"]}
+    trust = {"disturbed": {str(one): [reason] for one in levels}, "condemned": [], "doubted": list(levels)}
+    folder = project / f"results/metrics/here/{name}/s"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "derived.json").write_text(json.dumps({"levels": {}, "sweep": {"trust": trust}}))
+
+
+PAGES = "results/reports/here/open/s/report.html\nresults/reports/here/shut/s/report.html\n"
+
+
+def test_the_end_of_a_run_names_the_levels_that_were_not_alone_and_the_command(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge(project, "open", 1, 2)
+    judge(project, "shut", 1)
+    assert command_line.main(["reports"]) == 0
+    told = capsys.readouterr().out
+    assert told == (
+        f"{PAGES}C=1 and C=2 of open/s were not measured alone: another program ran beside the load (python3, 0.98 "
+        'cores). To measure them again: make level ROUND=open SWEEP=s LEVEL="1 2"\n'
+        "C=1 of shut/s was not measured alone: another program ran beside the load (python3, 0.98 cores).\n"
+    ), "a closed round is not measured again"
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"sweep": {}}', '{"sweep": null}'])
+def test_the_end_of_a_quiet_run_is_the_paths_alone(
+    project: Path, capsys: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    judge(project, "open")
+    if content is not None:
+        (project / "results/metrics/here/open/s/derived.json").write_text(content)
+    assert command_line.main(["reports"]) == 0
+    assert capsys.readouterr().out == PAGES
+
+
+def test_one_level_or_several_are_named_to_be_measured_again(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for asked, wanted in (("4", [4]), ("2 1", [1, 2]), ("1,4 1", [1, 4])):
+        assert command_line.main(["cell", "open", "s", asked]) == 0
+        assert capsys.readouterr().out.split() == [f"results/raw/here/open/s/c{one}/cell.json" for one in wanted]
+    for asked in ("", "3", "1 x", "-1", "1 8"):
+        assert command_line.main(["cell", "open", "s", "--", asked]) == 1
+        assert "expected one of 1, 2, 4" in capsys.readouterr().err
+
+
 def test_files_of_a_level_without_its_record_are_a_round_copied_by_half(tmp_path: Path) -> None:
     level = tmp_path / "round/s/repeats/2/c4"
     level.mkdir(parents=True)

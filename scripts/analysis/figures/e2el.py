@@ -28,7 +28,7 @@ def draw(
     if whole.isna().all():
         return style.missing(title, words("missing", what="e2el_p50_ms"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
+    marks = style.marks_of(derived, words, findings, CLAIMS)
     figure, axes = style.new_figure(3.4)
     color = style.round_color(context)
     drawn: set[str] = set()
@@ -39,18 +39,17 @@ def draw(
             height,
             bottom=bottom,
             width=0.66,
-            color=style.PAPER if doubtful else face,
-            edgecolor=face,
             linewidth=1.2,
             label=words(key) if key not in drawn else None,
             gid=key,
+            **marks.bar(face, doubtful),
         )
         drawn.add(key)
 
     shown = style.spaced(counts)
-    for place, level in enumerate(counts):
+    for place, level in sorted(enumerate(counts), key=lambda found: found[1] in marks):  # plain ones give the legend
         total, first = whole.iloc[place], ttft.iloc[place]
-        doubtful = level in reasons
+        doubtful = level in marks
         if np.isnan(total):
             continue
         if np.isnan(first):
@@ -70,7 +69,7 @@ def draw(
     axes.set_xlabel(words("axis.concurrency"))
     axes.set_ylabel(words("axis.seconds"))
     lines = style.legend_above(axes, 3 if len(drawn) < 3 else 2)
-    notes = [words("e2el.share"), style.sample_note(levels, words), *style.invalid_note(reasons, words)]
+    notes = [words("e2el.share"), style.sample_note(levels, words), *marks.notes(hatched=True)]
     gone = [str(level) for place, level in enumerate(counts) if np.isnan(whole.iloc[place])]
     if gone:
         notes.insert(1, words("note.failed_levels", levels=", ".join(gone)))

@@ -33,6 +33,8 @@ def draw(
     full = histogram[histogram["count"] > 0]
     style.log_axis(axes, [*full["lo_ms"], *full["hi_ms"]], which="x", pad=1.1)
     p50, p99 = style.column(levels, "itl_p50_ms"), style.column(levels, "itl_p99_ms")
+    marks = style.marks_of(derived, words, findings, CLAIMS)
+    plain = {"color": color, "alpha": 0.55}
     names: list[str] = []
     at = {level: index for index, level in enumerate(style.concurrency(levels))}
     for place, level in enumerate(counts):
@@ -45,10 +47,9 @@ def draw(
             edges,
             baseline=place,
             fill=True,
-            color=color,
-            alpha=0.55,
             linewidth=0,
             gid=f"ridge:{level}",
+            **({"facecolor": "none", "edgecolor": color, "hatch": style.HATCH} if level in marks else plain),
         )
         axes.stairs(place - heights, edges, baseline=place, color=color, linewidth=0.8)
         for column, tall in ((p50, 0.5), (p99, 0.86)):
@@ -63,6 +64,6 @@ def draw(
     axes.set_xlabel(words("itl_distribution.gap"))
     notes = [
         words("itl_distribution.note"),
-        *style.invalid_note(style.invalid_levels(derived, findings, CLAIMS), words),
+        *marks.notes(hatched=True, only=counts),
     ]
     return style.finish(figure, axes, title, context, words, notes=notes)

@@ -35,8 +35,9 @@ def draw(
     if all(column.isna().all() for column in values.values()):
         return style.missing(title, words("missing", what="itl_p50_ms, itl_p99_ms"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
-    hollow = [level in reasons for level in counts]
+    findings = list(findings)
+    marks = style.marks_of(derived, words, findings, CLAIMS)
+    hollow = marks.hollow(counts)
     figure, axes = style.new_figure(3.9)
     style.concurrency_axis(axes, counts, words)
     style.log_axis(axes, [v for column in values.values() for v in column], pad=1.7)
@@ -73,14 +74,15 @@ def draw(
             style.note_text(
                 axes, level, p99.iloc[index], f"{ratio.iloc[index]:.1f}×", offset=(0, 7), ha="center", va="bottom"
             )
-    _mark_jump(axes, derived, counts, p99.tolist(), words)
+    if style.stands(findings, "F4"):
+        _mark_jump(axes, derived, counts, p99.tolist(), words)
     axes.set_ylabel(words("axis.itl"))
     lines = style.legend_above(axes, 3)
     notes = [
         words("itl_split.note"),
         style.sample_note(levels, words, "itl_samples", "itl"),
         *style.interval_note(levels, [name for name, *_ in _SERIES], words),
-        *style.invalid_note(reasons, words),
+        *marks.notes(),
     ]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 

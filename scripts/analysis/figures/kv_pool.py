@@ -48,7 +48,7 @@ def draw(
         what = "kv_upper_bound_pct, kv_mean_pct, kv_peak_pct"
         return style.missing(title, words("missing", what=what), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
+    marks = style.marks_of(derived, words, findings, CLAIMS)
     pool = pool_tokens(derived, context)
     per_request = [context.get("input_tokens"), context.get("output_tokens")]
     request = (
@@ -66,18 +66,15 @@ def draw(
         return words(key) if fresh else None
 
     extent = [100.0]
-    for place, level in enumerate(counts):
+    for place, level in sorted(enumerate(counts), key=lambda found: found[1] in marks):  # plain ones give the legend
         if np.isfinite(bound.iloc[place]):
-            doubtful = level in reasons
             axes.barh(
                 place,
                 bound.iloc[place],
                 height=0.62,
-                color=style.PAPER if doubtful else color,
-                alpha=None if doubtful else 0.45,
-                edgecolor=color,
                 label=once("kv_pool.bound"),
                 gid="bound",
+                **marks.bar(color, level in marks, alpha=0.45),
             )
             extent.append(float(bound.iloc[place]))
         if np.isfinite(peak.iloc[place]):
@@ -97,7 +94,7 @@ def draw(
                 place,
                 "D",
                 markersize=5.5,
-                markerfacecolor=style.ACCENT,
+                markerfacecolor=style.PAPER if level in marks else style.ACCENT,
                 markeredgecolor=style.INK,
                 linestyle="none",
                 label=once("kv_pool.mean"),
@@ -135,7 +132,7 @@ def draw(
         note = words("kv_pool.pool", pool=style.number(pool, 0), request=style.number(request, 0))
     else:
         note = words("kv_pool.unknown_pool")
-    notes = [note, *style.invalid_note(reasons, words)]
+    notes = [note, *marks.notes(hatched=True)]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 
 

@@ -27,7 +27,7 @@ def draw(
     if marginal.notna().sum() == 0:
         return style.missing(title, words("missing", what="marginal_tok_s_per_slot"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
+    marks = style.marks_of(derived, words, findings, CLAIMS)
     lines = 0
     names = [f"{before}→{level}" for before, level in zip([0, *counts[:-1]], counts, strict=True)]
     figure, axes = style.new_figure(3.4)
@@ -37,17 +37,15 @@ def draw(
     for place, level in enumerate(counts):
         if np.isnan(marginal.iloc[place]):
             continue
-        doubtful = level in reasons or (place > 0 and counts[place - 1] in reasons)
+        doubtful = level in marks or (place > 0 and counts[place - 1] in marks)
         axes.bar(
             place,
             heights[place],
             width=0.68,
-            color=style.PAPER if doubtful else color,
-            edgecolor=color,
             linewidth=1.3,
-            hatch="////" if doubtful else None,
             zorder=2,
             gid="hollow" if doubtful else None,
+            **marks.bar(color, doubtful),
         )
         if level in shown:
             style.note_text(
@@ -74,5 +72,5 @@ def draw(
     axes.grid(visible=False, axis="x")
     axes.set_xlabel(words("axis.segment"))
     axes.set_ylabel(words("axis.marginal"))
-    notes = [style.sample_note(levels, words), *style.invalid_note(reasons, words)]
+    notes = [style.sample_note(levels, words), *marks.notes(hatched=True)]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

@@ -48,17 +48,16 @@ def draw(name: str, members: Sequence[Member], language: str = "en") -> Figure:
         return figure
 
 
-def _notes(members: Sequence[Member], words: Words) -> list[str]:
+def _notes(members: Sequence[Member], words: Words, *, hatched: bool = False) -> list[str]:
     notes = []
     for member in members:
-        reasons = style.invalid_levels(member.derived)
-        notes += [f"{member.name}: {line}" for line in style.invalid_note(reasons, words)]
+        marks = style.marks_of(member.derived, words)
+        notes += [f"{style.shorten(member.name, 28)}: {line}" for line in marks.notes(hatched=hatched)]
     return notes
 
 
-def _hollow(member: Member) -> list[bool]:
-    reasons = style.invalid_levels(member.derived)
-    return [level in reasons for level in style.concurrency(member.derived.levels)]
+def _hollow(member: Member, words: Words) -> list[bool]:
+    return style.marks_of(member.derived, words).hollow(style.concurrency(member.derived.levels))
 
 
 def _tradeoff(members: Sequence[Member], words: Words, title: str) -> Figure:
@@ -87,7 +86,7 @@ def _tradeoff(members: Sequence[Member], words: Words, title: str) -> Figure:
             color=color,
             label=words("overlay.p99_p50", name=style.shorten(member.name, 28)),
             marker=marker,
-            hollow=_hollow(member),
+            hollow=_hollow(member, words),
             low=low,
             high=high,
         )
@@ -123,7 +122,7 @@ def _scaling(members: Sequence[Member], words: Words, title: str) -> Figure:
             color=color,
             label=label,
             marker=marker,
-            hollow=_hollow(member),
+            hollow=_hollow(member, words),
             low=low,
             high=high,
         )
@@ -158,7 +157,15 @@ def _itl_split(members: Sequence[Member], words: Words, title: str) -> Figure:
         low, high = style.interval(levels, "itl_p99_ms")
         label = words("overlay.p99_p50", name=style.shorten(member.name, 28))
         style.series(
-            axes, x, p99.tolist(), color=color, label=label, marker=marker, hollow=_hollow(member), low=low, high=high
+            axes,
+            x,
+            p99.tolist(),
+            color=color,
+            label=label,
+            marker=marker,
+            hollow=_hollow(member, words),
+            low=low,
+            high=high,
         )
         axes.plot(x, p50, color=color, linestyle="--", linewidth=1.2, gid=f"p50:{member.name}")
     if not values:
@@ -177,8 +184,9 @@ def _kv_pool(members: Sequence[Member], words: Words, title: str) -> Figure:
     for order, (member, color) in enumerate(zip(members, colors(members), strict=True)):
         levels = member.derived.levels
         bound, mean = style.column(levels, "kv_upper_bound_pct"), style.column(levels, "kv_mean_pct")
+        marks = style.marks_of(member.derived, words)
         label: str | None = words("overlay.bound_mean", name=style.shorten(member.name, 28))
-        for index, level in enumerate(style.concurrency(levels)):
+        for index, level in sorted(enumerate(style.concurrency(levels)), key=lambda found: found[1] in marks):
             place = counts.index(level) + (order - (len(members) - 1) / 2) * height
             ends = [value for value in (bound.iloc[index], mean.iloc[index]) if np.isfinite(value)]
             if np.isfinite(bound.iloc[index]):
@@ -186,11 +194,9 @@ def _kv_pool(members: Sequence[Member], words: Words, title: str) -> Figure:
                     place,
                     bound.iloc[index],
                     height=height * 0.9,
-                    color=color,
-                    alpha=0.45,
-                    edgecolor=color,
                     label=label,
                     gid=f"bound:{member.name}",
+                    **marks.bar(color, level in marks, alpha=0.45),
                 )
                 label = None
             if np.isfinite(mean.iloc[index]):
@@ -199,7 +205,7 @@ def _kv_pool(members: Sequence[Member], words: Words, title: str) -> Figure:
                     place,
                     "D",
                     markersize=4.5,
-                    markerfacecolor=style.ACCENT,
+                    markerfacecolor=style.PAPER if level in marks else style.ACCENT,
                     markeredgecolor=style.INK,
                     label=label,
                     gid=f"mean:{member.name}",
@@ -220,4 +226,6 @@ def _kv_pool(members: Sequence[Member], words: Words, title: str) -> Figure:
     pools = [(member.name, kv_pool.pool_tokens(member.derived, member.context)) for member in members]
     known = [f"{name}: {style.number(pool, 0)}" for name, pool in pools if pool is not None]
     notes = [words("overlay.pools", pools=" · ".join(known))] if known else []
-    return style.finish(figure, axes, title, {}, words, notes=[*notes, *_notes(members, words)], legend_rows=lines)
+    return style.finish(
+        figure, axes, title, {}, words, notes=[*notes, *_notes(members, words, hatched=True)], legend_rows=lines
+    )

@@ -105,6 +105,9 @@ def draw(
     axes.set_xlabel(words("axis.time"))
     axes.set_ylabel(words("axis.slot"))
     lines = style.legend_above(axes, 4)
+    marks = style.marks_of(derived, words)
+    marks.ground(axes, level)
     note = words("request_timeline.note", shown=len(shown), slots=len(slots), seconds=style.number(until))
+    notes = [note, *marks.notes(hatched=True, only=[level])]
     title = words("request_timeline.title", C=level)
-    return style.finish(figure, axes, title, context, words, notes=[note], legend_rows=lines)
+    return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from scripts.analysis import doubts
 from scripts.analysis.figures import style
 from scripts.analysis.figures.words import Words
 
@@ -32,7 +33,7 @@ def draw(
     first = counts[known[0]]
     base = float(throughput.iloc[known[0]])
     ideal = [base * level / first for level in counts]
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
+    marks = style.marks_of(derived, words, findings, CLAIMS)
     figure, axes = style.new_figure()
     style.concurrency_axis(axes, counts, words)
     style.log_axis(axes, [*throughput.dropna(), *[v for v in ideal if v >= base]], pad=1.6)
@@ -45,14 +46,15 @@ def draw(
         throughput.tolist(),
         color=style.round_color(context),
         label=words("scaling.measured"),
-        hollow=[level in reasons for level in counts],
+        hollow=marks.hollow(counts),
         low=low,
         high=high,
     )
     efficiency = style.column(levels, "scaling_efficiency_pct")
+    doubted = doubts.doubted(derived.sweep)
     shown = style.labelled(counts)
     for index in known:
-        if np.isfinite(efficiency.iloc[index]) and counts[index] in shown:
+        if np.isfinite(efficiency.iloc[index]) and counts[index] in shown and first not in doubted:
             style.note_text(
                 axes,
                 counts[index],
@@ -68,6 +70,7 @@ def draw(
         style.sample_note(levels, words),
         *([words("note.failed_levels", levels=", ".join(gone))] if gone else []),
         *style.interval_note(levels, ["output_tok_s"], words),
-        *style.invalid_note(reasons, words),
+        *marks.notes(),
+        *([words("scaling.base", first=first)] if first in doubted else []),
     ]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

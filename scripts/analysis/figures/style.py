@@ -25,9 +25,12 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from scripts.analysis import doubts
 from scripts.analysis.figures.words import Words
+from scripts.analysis.finding import NOT_TRUSTED
 
 INK = "#1f2328"
 MUTED = "#57606a"
@@ -39,6 +42,7 @@ ACCENT = "#e69f00"
 WIDTH_IN = 4.7
 HEIGHT_IN = 3.7
 MARKER_SIZE = 5.5
+HATCH = "////"
 
 _FONT_PACKAGE = "pylopdf_fonts_zh_cn"
 _FONT_FILE = "NotoSansSC-Regular.otf"
@@ -166,11 +170,56 @@ def point_of(value: Any) -> int | None:
     return int(found)
 
 
-def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequence[str] = ()) -> dict[int, str]:
-    """Return the levels that must not be trusted in a figure that carries ``claims``, with the reason: drawn hollow.
+@dataclass(frozen=True)
+class Marks:
+    """The levels that must not be trusted in a figure, with the reason: their marks are hollow, their bars hatched."""
 
-    A level is invalid when the table says so (``invalid_reason``), when none of its requests succeeded, or when an
-    audit that bars one of the claims failed at it.
+    reasons: Mapping[int, str]
+    words: Words
+
+    def __contains__(self, level: object) -> bool:
+        return level in self.reasons
+
+    def hollow(self, levels: Iterable[int]) -> list[bool]:
+        """Return for each level whether its mark is hollow."""
+        return [level in self.reasons for level in levels]
+
+    def bar(self, color: str, doubtful: bool, **rest: Any) -> dict[str, Any]:
+        """Return how a bar or an area looks: filled with ``color``, hatched on paper where it is not to be trusted."""
+        if not doubtful:
+            return {"color": color, "edgecolor": color, **rest}
+        plain = {name: value for name, value in rest.items() if name != "alpha"}
+        return {**plain, "color": PAPER, "edgecolor": color, "hatch": HATCH}
+
+    def ground(self, axes: Axes, level: int) -> None:
+        """Hatch the ground of a plot that shows one level only, where that level is not to be trusted."""
+        if level in self.reasons:
+            look: dict[str, Any] = {"facecolor": "none", "edgecolor": GRID, "hatch": HATCH, "linewidth": 0}
+            axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0, gid="hollow", **look))
+
+    def notes(self, *, hatched: bool = False, only: Iterable[int] | None = None) -> list[str]:
+        """Say why marks are hollow or bars hatched: the levels of each reason, many of them as first … last."""
+        by_reason: dict[str, list[int]] = {}
+        for level, reason in self.reasons.items():
+            if only is None or level in only:
+                by_reason.setdefault(reason, []).append(level)
+        most = None if len(by_reason) <= doubts.REASONS_SHOWN + 1 else doubts.REASONS_SHOWN
+        told = dict(list(by_reason.items())[:most])
+        rest = [level for reason, levels in by_reason.items() if reason not in told for level in levels]
+        listed = []
+        for reason, levels in [*told.items(), *([(self.words("note.unlike"), sorted(rest))] if rest else [])]:
+            few = len(levels) <= 8
+            named = ", ".join(map(str, levels)) if few else f"{levels[0]} … {levels[-1]} ({len(levels)})"
+            listed.append(f"C={named}: {shorten(reason, 110)}")
+        key = "note.hatched" if hatched else "note.hollow"
+        return [self.words(key, reasons="; ".join(listed))] if listed else []
+
+
+def marks_of(derived: Sweep, words: Words, findings: Iterable[Any] = (), claims: Sequence[str] = ()) -> Marks:
+    """Return the levels that must not be trusted in a figure that carries ``claims``.
+
+    A level is marked when the table says so (``invalid_reason``), when none of its requests succeeded, when it was not
+    alone or has an impossible number put down to it, or when an audit that bars one of the claims failed at it.
     """
     reasons: dict[int, str] = {}
     levels = derived.levels
@@ -180,15 +229,24 @@ def invalid_levels(derived: Sweep, findings: Iterable[Any] = (), claims: Sequenc
         if "invalid_reason" in levels.columns:
             said = levels["invalid_reason"].iloc[index]
             if isinstance(said, str) and said:
-                reasons[level] = said
+                reasons[level] = words.reason(said)
         if ok.iloc[index] == 0 or failed[index] is True:
-            reasons.setdefault(level, "no request succeeded")
+            reasons.setdefault(level, words.reason("no request succeeded"))
+    against = set(doubts.doubted(derived.sweep)) & set(concurrency(levels))
+    for same, why in doubts.grouped(derived.sweep, against, words.language):
+        for level in same:
+            reasons[level] = f"{reasons[level]}; {why}" if level in reasons else why
     for finding in findings:
         if finding.kind != "audit" or finding.outcome != "fails" or not set(finding.bars).intersection(claims):
             continue
         for level in audited_levels(finding.numbers):
-            reasons.setdefault(level, f"audit {finding.id}")
-    return reasons
+            reasons.setdefault(level, words.reason(f"audit {finding.id}"))
+    return Marks(dict(sorted(reasons.items())), words)
+
+
+def stands(findings: Iterable[Any], *names: str) -> bool:
+    """False when one of the findings ``names`` rests on levels that are not to be trusted: its mark is not drawn."""
+    return not any(finding.id in names and finding.outcome == NOT_TRUSTED for finding in findings)
 
 
 def audited_levels(numbers: Mapping[str, Any]) -> list[int]:
@@ -388,7 +446,8 @@ def series(
 ) -> None:
     """Draw one series in level order: markers, interval bars, and a line that turns dotted across missing levels.
 
-    Hollow marks are levels that must not be trusted. Points that are missing are left out, never drawn at zero.
+    Hollow marks are levels that must not be trusted; beside them the marks of an open series are filled with a tint, so
+    that a hollow one means one thing. Points that are missing are left out, never drawn at zero.
     """
     xs, ys = np.asarray(x, float), np.asarray(y, float)
     known = [int(i) for i in np.flatnonzero(np.isfinite(xs) & np.isfinite(ys))]
@@ -401,9 +460,11 @@ def series(
         for i in known:
             if np.isfinite(lows[i]) and np.isfinite(highs[i]):
                 axes.vlines(xs[i], lows[i], highs[i], color=color, linewidth=1.2, zorder=3, gid=f"interval:{label}")
+    doubtful = any(hollow[i] for i in known) if hollow is not None else False
+    filled = color if not open_marker else tint(color) if doubtful else PAPER
     for i in known:
         is_hollow = bool(hollow is not None and hollow[i])
-        face = PAPER if is_hollow or open_marker else color
+        face = PAPER if is_hollow else filled
         axes.plot(
             xs[i],
             ys[i],
@@ -423,10 +484,16 @@ def series(
         linestyle=dashes,
         marker=marker,
         markersize=MARKER_SIZE,
-        markerfacecolor=PAPER if open_marker else color,
+        markerfacecolor=filled,
         linewidth=width,
         label=label,
     )
+
+
+def tint(color: str) -> str:
+    """Return a colour halfway to paper."""
+    parts = [round((int(color[i : i + 2], 16) + int(PAPER[i : i + 2], 16)) / 2) for i in (1, 3, 5)]
+    return "#" + "".join(f"{part:02x}" for part in parts)
 
 
 def interval(levels: pd.DataFrame, name: str) -> tuple[list[float], list[float]] | tuple[None, None]:
@@ -461,19 +528,6 @@ def sample_note(levels: pd.DataFrame, words: Words, name: str = "requests_ok", k
         return words(f"note.{kind}_unknown")
     shown = " · ".join("–" if np.isnan(value) else f"{int(value):,}" for value in counts)
     return words(f"note.{kind}", counts=shown)
-
-
-def invalid_note(reasons: Mapping[int, str], words: Words) -> list[str]:
-    """Say why marks are hollow: the levels of each reason, many of them as first … last."""
-    by_reason: dict[str, list[int]] = {}
-    for level, reason in reasons.items():
-        by_reason.setdefault(reason, []).append(level)
-    listed = []
-    for reason, levels in by_reason.items():
-        few = len(levels) <= 8
-        named = ", ".join(map(str, levels)) if few else f"{levels[0]} … {levels[-1]} ({len(levels)})"
-        listed.append(f"C={named}: {shorten(words.reason(reason), 70)}")
-    return [words("note.hollow", reasons="; ".join(listed))] if listed else []
 
 
 def interval_note(levels: pd.DataFrame, names: Sequence[str], words: Words) -> list[str]:

@@ -66,6 +66,10 @@ def draw(
             axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
             lines = style.legend_above(axes, 2)
     all_axes[-1].set_xlabel(words("axis.time"))
+    marks = style.marks_of(derived, words)
+    for axes in all_axes:
+        marks.ground(axes, level)
     notes = [words("timeline.steady_note")] if len(start) and np.isfinite(start.iloc[0]) else []
+    notes += marks.notes(hatched=True, only=[level])
     title = words("timeline.title", C=level)
     return style.finish(figure, all_axes[0], title, context, words, notes=notes, legend_rows=lines)

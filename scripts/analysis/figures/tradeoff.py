@@ -32,8 +32,9 @@ def draw(
     if not usable.any():
         what = "output_tok_s" if throughput.isna().all() else "ttft_p99_ms, ttft_p50_ms"
         return style.missing(title, words("missing", what=what), context, words)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
-    hollow = [level in reasons for level in style.concurrency(levels)]
+    findings = list(findings)
+    marks = style.marks_of(derived, words, findings, CLAIMS)
+    hollow = marks.hollow(style.concurrency(levels))
     figure, axes = style.new_figure()
     color = style.round_color(context)
     right = float(throughput[usable].max()) * 1.13 or 1.0  # room for the last point's label
@@ -63,7 +64,7 @@ def draw(
             width=1.8 if marker == "o" else 1.2,
             open_marker=is_open,
         )
-    point = style.point_of(derived.sweep.get("operating_point"))
+    point = style.point_of(derived.sweep.get("operating_point")) if style.stands(findings, "F13") else None
     shown = style.labelled(style.concurrency(levels))
     for index, level in enumerate(style.concurrency(levels)):
         x, y = throughput.iloc[index], p99.iloc[index] if np.isfinite(p99.iloc[index]) else p50.iloc[index]
@@ -87,7 +88,7 @@ def draw(
     notes += [
         style.sample_note(levels, words),
         *style.interval_note(levels, ["ttft_p99_ms", "ttft_p50_ms"], words),
-        *style.invalid_note(reasons, words),
+        *marks.notes(),
     ]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
 

@@ -34,6 +34,7 @@ def draw(
     figure, axes = style.new_figure()
     shades = sns.light_palette(style.round_color(context), n_colors=len(counts) + 2)[2:]
     markers = ("v", "s", "D", "o")[-len(counts) :]
+    marks = style.marks_of(derived, words, findings, CLAIMS)
     highest = 1
     for rank, (level, marker) in enumerate(zip(counts, markers, strict=True)):
         part = launch[launch["C"] == level]
@@ -49,6 +50,17 @@ def draw(
             label=f"C={level}",
             gid=f"launch:{level}",
         )
+        if level in marks:
+            axes.plot(
+                wave["position"],
+                wave["ttft_ms"] / 1000,
+                linestyle="none",
+                marker=marker,
+                markersize=4.4,
+                markerfacecolor=style.PAPER,
+                markeredgecolor=shades[rank],
+                gid="hollow",
+            )
         if not wave.empty:
             highest = max(highest, int(wave["position"].max()))
             last = wave.iloc[-1]
@@ -64,10 +76,9 @@ def draw(
     axes.set_xlabel(words("axis.position"))
     axes.set_ylabel(words("axis.ttft_s"))
     lines = style.legend_above(axes, 5)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
     samples = " · ".join(f"{int(np.count_nonzero(launch['C'] == level)):,}" for level in counts)
     notes = [
         words("note.requests", counts=samples),
-        *style.invalid_note({level: reason for level, reason in reasons.items() if level in counts}, words),
+        *marks.notes(only=counts),
     ]
     return style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)

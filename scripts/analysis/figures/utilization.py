@@ -29,8 +29,9 @@ def draw(
     if mbu.isna().all() and mfu.isna().all():
         return style.missing(title, words("missing", what="mbu_pct, mfu_pct"), context, words)
     counts = style.concurrency(levels)
-    reasons = style.invalid_levels(derived, findings, CLAIMS)
-    hollow = [level in reasons for level in counts]
+    findings = list(findings)
+    marks = style.marks_of(derived, words, findings, CLAIMS)
+    hollow = marks.hollow(counts)
     figure, axes = style.new_figure()
     style.concurrency_axis(axes, counts, words)
     for name, values, color, marker, dashes in (
@@ -56,9 +57,10 @@ def draw(
         label_ends(axes, counts[index], mbu.iloc[index], mfu.iloc[index], last=index > 0)
     notes = []
     crossing = derived.sweep.get("crossing")
+    sure = style.stands(findings, "F8")
     at = crossing.get("C") if isinstance(crossing, Mapping) else None
     pct = crossing.get("pct") if isinstance(crossing, Mapping) else None
-    if at is not None and pct is not None and np.isfinite(at) and np.isfinite(pct):
+    if sure and at is not None and pct is not None and np.isfinite(at) and np.isfinite(pct):
         axes.plot(at, pct, marker="o", markersize=13, markerfacecolor="none", markeredgecolor=style.INK, gid="crossing")
         style.note_text(
             axes,
@@ -69,7 +71,7 @@ def draw(
             ha="right",
             va="center",
         )
-    elif mbu.notna().sum() > 1 and mfu.notna().sum() > 1:
+    elif sure and mbu.notna().sum() > 1 and mfu.notna().sum() > 1:
         notes.append(words("utilization.no_crossing"))
     top = max(100.0, float(np.nanmax([*mbu, *mfu])) * 1.08)
     axes.set_ylim(0, top)
@@ -85,7 +87,7 @@ def draw(
                 "utilization.peaks", bandwidth=style.number(float(bandwidth)), flops=f"{float(flops):.4g}", label=label
             )
         )
-    notes += [words("utilization.estimated"), *style.invalid_note(reasons, words)]
+    notes += [words("utilization.estimated"), *marks.notes()]
     style.finish(figure, axes, title, context, words, notes=notes, legend_rows=lines)
     return figure
 

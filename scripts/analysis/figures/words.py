@@ -29,6 +29,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "note.itl": ("ITL samples a level, in order of C: {counts}.", "各档 ITL 样本数,按 C 排列:{counts}。"),
     "note.itl_unknown": ("Number of ITL samples a level: not in the table.", "各档 ITL 样本数:表中没有。"),
     "note.hollow": ("Hollow = not to be trusted. {reasons}.", "空心 = 不可信。{reasons}。"),
+    "note.unlike": ("each for a reason of its own", "原因各不相同"),
+    "note.hatched": ("Hatched = not to be trusted. {reasons}.", "斜线 = 不可信。{reasons}。"),
     "note.interval": (
         "Vertical bars: bootstrap interval, requests resampled in blocks.",
         "竖线:请求分块重采样的 bootstrap 区间。",
@@ -60,6 +62,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "scaling.measured": ("measured", "实测"),
     "scaling.ideal": ("ideal: T({first}) × C / {first}", "理想线性:T({first}) × C / {first}"),
     "scaling.ideal_one": ("ideal: T(1) × C", "理想线性:T(1) × C"),
+    "scaling.base": (
+        "Efficiencies are not written, and the ideal line is not to be trusted: both rest on C={first}.",
+        "未标效率,理想线也不可信:两者都以 C={first} 为基准。",
+    ),
     "marginal.title": ("Throughput bought by one more slot", "边际吞吐收益(每新增一个并发槽)"),
     "marginal.base": ("T({first}) per slot = {value} tok/s", "T({first}) 每槽 = {value} tok/s"),
     "utilization.title": ("Memory bandwidth (MBU) and compute (MFU) in use", "MBU(带宽利用率)与 MFU(算力利用率)"),

@@ -57,7 +57,7 @@ def build(
     out.mkdir(parents=True, exist_ok=True)
     write_derived(derived, findings, out, language)
     words = Words(language, None if more.get("provenance") else more.get("levels_file"))
-    texts = {finding.id: tuple(finding_texts.paragraph(finding, language)) for finding in shown}
+    texts = {finding.id: tuple(finding_texts.paragraph(finding, language, derived.sweep)) for finding in shown}
     subject = Subject(derived, given, shown, more, words, texts)
     page = out / "report.html"
     write_page(subject, pictures(subject, out / "figures", formats), out / "tables", page)
@@ -131,14 +131,21 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
     failed = [str(row["C"]) for row in rows if row.get("failed")]
     if failed:
         notices.append(words("failed_levels", levels=", ".join(failed)))
+    notices += story.unseen_notices(rows, words)
     values = {
         "words": words,
         "language": {"en": "en", "zh": "zh-Hans"}[words.language],
         "title": " · ".join(str(context[key]) for key in ("title",) if context.get(key)) or words("title"),
         "who": [str(context[key]) for key in ("machine", "round", "sweep") if context.get(key)],
         "lead": lead(subject),
-        "verdict": finding_texts.verdict(subject.derived, subject.findings, words.language),
-        "cards": cards(rows, subject.derived.sweep, words, claims["F13"].barred_by if "F13" in claims else ()),
+        "verdict": finding_texts.verdict(subject.derived, subject.findings, words.language, context),
+        "cards": cards(
+            rows,
+            subject.derived.sweep,
+            words,
+            claims["F13"].barred_by if "F13" in claims else (),
+            next((finding.doubted for finding in subject.findings if finding.id == "F13"), ()),
+        ),
         "notices": notices,
         "failed_audits": [claim for claim in claims.values() if claim.kind == "audit" and claim.outcome == "fails"],
         "sections": sections,

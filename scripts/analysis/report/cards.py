@@ -1,11 +1,12 @@
 """The cards at the top: the operating point and the four figures of the sweep, or what is missing for them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup, escape
 
+from scripts.analysis import doubts
 from scripts.analysis.report.definitions import definition, shown
 from scripts.analysis.report.tables import known, trace
 from scripts.analysis.report.words import Words
@@ -13,13 +14,17 @@ from scripts.analysis.report.words import Words
 
 @dataclass(frozen=True)
 class Card:
-    """A card: what it is about, its value, and lines below. ``missing`` cards show no number."""
+    """A card: what it is about, its value, and lines below. ``missing`` cards show no number.
+
+    ``doubt`` says why the number is not to be trusted; empty where it is.
+    """
 
     name: str
     title: str
     value: Markup
     lines: tuple[Markup, ...] = ()
     missing: bool = False
+    doubt: str = ""
 
 
 def linked(key: str, value: float, level: int | None, words: Words, text: str | None = None) -> Markup:
@@ -37,19 +42,46 @@ def rich(words: Words, key: str, **numbers: Any) -> Markup:
 
 
 def cards(
-    rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words, barred_by: Sequence[str] = ()
+    rows: list[dict[str, Any]],
+    sweep: Mapping[str, Any],
+    words: Words,
+    barred_by: Sequence[str] = (),
+    doubted: Sequence[int] = (),
 ) -> list[Card]:
     """Return the operating-point card and the four figures, in the order of the page.
 
-    ``barred_by`` are the failed audits that bar the recommendation: none is given then.
+    ``barred_by`` are the failed audits that bar the recommendation, ``doubted`` the levels not to be trusted that it
+    would rest on: none is given then. The other figures say of themselves when their level is not to be trusted.
     """
+    first = _operating(rows, sweep, words) if not barred_by else _barred(barred_by, words)
     return [
-        _operating(rows, sweep, words) if not barred_by else _barred(barred_by, words),
-        _mbu(rows, words),
-        _gain(rows, words),
+        first if not doubted else _doubted(sweep, doubted, words),
+        _mbu(rows, sweep, words),
+        _gain(rows, sweep, words),
         _ratio(rows, sweep, words),
-        _kv(rows, words),
+        _kv(rows, sweep, words),
     ]
+
+
+def _doubted(sweep: Mapping[str, Any], levels: Sequence[int], words: Words) -> Card:
+    """Return the card of an operating point that is not given."""
+    said = words("card.operating.doubted", at=doubts.listed(levels, words.language))
+    why = doubts.because(sweep, levels, words.language)
+    return Card("operating", words("card.operating"), Markup("–"), (Markup(escape(said)),), missing=True, doubt=why)
+
+
+def _judged(card: Card, sweep: Mapping[str, Any], words: Words, *levels: int) -> Card:
+    """Return a figure's card with what speaks against the levels it rests on; without it where nothing does.
+
+    A number that rests on a level to which something impossible is put down is not shown at all.
+    """
+    against = sorted(set(levels) & set(doubts.doubted(sweep)))
+    if not against:
+        return card
+    why = words("card.doubt", why=doubts.because(sweep, against, words.language))
+    if set(against) & {int(level) for level in doubts.trust(sweep).get("condemned") or ()}:
+        return replace(card, value=Markup("–"), lines=(), missing=True, doubt=why)
+    return replace(card, doubt=why)
 
 
 def _missing(name: str, title: str, what: str, words: Words) -> Card:
@@ -115,7 +147,7 @@ def _with(rows: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
     return [row for row in rows if all(known(row.get(key)) for key in keys)]
 
 
-def _mbu(rows: list[dict[str, Any]], words: Words) -> Card:
+def _mbu(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words) -> Card:
     have = _with(rows, "mbu_pct")
     if not have:
         succeeded = [row for row in rows if not row.get("failed")]
@@ -127,10 +159,10 @@ def _mbu(rows: list[dict[str, Any]], words: Words) -> Card:
     if known(row.get("output_tok_s")):
         lines.append(rich(words, "card.mbu.line", tok=linked("output_tok_s", row["output_tok_s"], level, words)))
     value = Markup("{} %").format(linked("mbu_pct", row["mbu_pct"], level, words))
-    return Card("mbu", words("card.mbu", C=level), value, tuple(lines))
+    return _judged(Card("mbu", words("card.mbu", C=level), value, tuple(lines)), sweep, words, level)
 
 
-def _gain(rows: list[dict[str, Any]], words: Words) -> Card:
+def _gain(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words) -> Card:
     have = _with(rows, "scaling_gain")
     top = rows[-1]["C"]
     if not have:
@@ -142,7 +174,7 @@ def _gain(rows: list[dict[str, Any]], words: Words) -> Card:
         marginal = linked("marginal_tok_s_per_slot", row["marginal_tok_s_per_slot"], level, words)
         lines.append(rich(words, "card.gain.line", times=level, marginal=marginal))
     value = Markup("{} ×").format(linked("scaling_gain", row["scaling_gain"], level, words))
-    return Card("gain", words("card.gain", C=level), value, tuple(lines))
+    return _judged(Card("gain", words("card.gain", C=level), value, tuple(lines)), sweep, words, 1, level)
 
 
 def _ratio(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words) -> Card:
@@ -152,10 +184,12 @@ def _ratio(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words) -
     row = max(have, key=lambda row: row["itl_p99_over_p50"])
     value = Markup("{} ×").format(linked("itl_p99_over_p50", row["itl_p99_over_p50"], row["C"], words))
     line = "card.ratio.line" if sweep.get("jitter_onset") is not None else "card.ratio.even"
-    return Card("ratio", words("card.ratio"), value, (rich(words, line, C=row["C"]),))
+    line = line if not doubts.doubted(sweep) else "card.ratio.at"
+    card = Card("ratio", words("card.ratio"), value, (rich(words, line, C=row["C"]),))
+    return _judged(card, sweep, words, row["C"])
 
 
-def _kv(rows: list[dict[str, Any]], words: Words) -> Card:
+def _kv(rows: list[dict[str, Any]], sweep: Mapping[str, Any], words: Words) -> Card:
     have = _with(rows, "kv_mean_pct")
     bounded = _with(rows, "kv_upper_bound_pct")
     if have:
@@ -167,7 +201,8 @@ def _kv(rows: list[dict[str, Any]], words: Words) -> Card:
             else words("not_known")
         )
         value = Markup("{} %").format(linked("kv_mean_pct", row["kv_mean_pct"], level, words))
-        return Card("kv", words("card.kv", C=level), value, (rich(words, "card.kv.line", bound=bound),))
+        card = Card("kv", words("card.kv", C=level), value, (rich(words, "card.kv.line", bound=bound),))
+        return _judged(card, sweep, words, level)
     if bounded:
         row = bounded[-1]
         value = Markup("≤ {} %").format(linked("kv_upper_bound_pct", row["kv_upper_bound_pct"], row["C"], words))

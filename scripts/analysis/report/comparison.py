@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import compare, findings, load_levels, tables, texts
+from scripts.analysis import compare, doubts, findings, load_levels, tables, texts
 from scripts.analysis.compare import Comparison, Side
 from scripts.analysis.figures import overlay
 from scripts.analysis.finding import Finding
@@ -69,7 +69,11 @@ def write(
 
     Raises SweepError when workloads differ and ``allow_unlike`` is not set.
     """
-    found = [compare.compare_all([one.side for one in group], allow_unlike) for group in groups]
+    found = [
+        [trusted(pair, group[0].side, after.side) for pair, after in zip(pairs, group[1:], strict=True)]
+        for group in groups
+        for pairs in [compare.compare_all([one.side for one in group], allow_unlike)]
+    ]
     for name in ("tables", "figures"):
         (out / name).mkdir(parents=True, exist_ok=True)
     writer = _Writer(Words(language), out, tuple(formats), len(groups) > 1)
@@ -91,13 +95,15 @@ class Evaluated:
 
     findings: tuple[Finding, ...]
     previous: str | None
+    sweep: Mapping[str, Any]
+    """Of the later round, on which the rules were evaluated."""
 
 
 def evaluate(one: Comparison, before: Mapping[str, Any], after: Mapping[str, Any]) -> Evaluated:
     """Evaluate the rules on both rounds of a comparison, ``before`` and ``after`` being their contexts.
 
-    Knees that differ within noise, or for a level that only one side has, have not moved: F12 and F12b are left out
-    then, and what the tail is made of is told from the later round alone.
+    Knees that differ within noise, or for a level that only one side has or that is not to be trusted, have not moved:
+    F12 and F12b are left out then, and what the tail is made of is told from the later round alone.
     """
     sides = [(one.before, one.derived[0], before), (one.after, one.derived[1], after)]
     times = [side[2].get("started_at") for side in sides]
@@ -107,14 +113,41 @@ def evaluate(one: Comparison, before: Mapping[str, Any], after: Mapping[str, Any
     (label, old, old_context), (_, new, new_context) = sides
     found = {rule.id: rule for rule in findings.evaluate(new, new_context, old, old_context)}
     noisy = {knee.rule for knee in one.knees if knee.moved is not True and knee.before != knee.after}
-    if set(old.levels["C"]) != set(new.levels["C"]):
+    if set(old.levels["C"]) != set(new.levels["C"]) or doubted(one):
         noisy |= {"jitter_onset"}
     if noisy:
         del found["F12"], found["F12b"]
     if "jitter_onset" in noisy:
         alone = {rule.id: rule for rule in findings.evaluate(new, new_context)}
         found |= {name: alone[name] for name in TAIL}
-    return Evaluated(tuple(found[name] for name in RULES if name in found), label if known else None)
+    return Evaluated(tuple(found[name] for name in RULES if name in found), label if known else None, new.sweep)
+
+
+def trusted(one: Comparison, before: Side, after: Side) -> Comparison:
+    """Return a comparison that judges nothing at levels that are not to be trusted on one side or both.
+
+    Nor does it say of a knee whether it moved, where a side's knee rests on such levels.
+    """
+    levels = set(doubted(one))
+    if not levels:
+        return one
+    fallen: set[str] = set()
+    for derived, side in zip(one.derived, (before, after), strict=True):
+        fallen |= set(story.fallen_rules(findings.evaluate(derived, dict(side.context))))
+    return replace(
+        one,
+        deltas=tuple(replace(delta, verdict="not trusted") if delta.C in levels else delta for delta in one.deltas),
+        levels={level: "not trusted" if level in levels else said for level, said in one.levels.items()},
+        knees=tuple(
+            replace(knee, moved=None, agree_pct=None, reason="not trusted") if knee.rule in fallen else knee
+            for knee in one.knees
+        ),
+    )
+
+
+def doubted(one: Comparison) -> list[int]:
+    """Return the levels that are not to be trusted on one side or both."""
+    return sorted({level for derived in one.derived for level in doubts.doubted(derived.sweep)})
 
 
 def headline(one: Comparison, language: str) -> list[str]:
@@ -139,6 +172,8 @@ def headline(one: Comparison, language: str) -> list[str]:
         said += [] if one.freedom else [say("unrepeated")]
     stepping = sorted({delta.C for delta in one.deltas if delta.verdict == "not evaluable" and delta.band is not None})
     said += [say("in_step", levels=stepping)] if stepping else []
+    apart = at.get("not trusted", [])
+    said += [doubts.say("unjudged", apart, language)] if apart else []
     said.append(attributed(one, language))
     return said
 
@@ -233,6 +268,11 @@ class _Writer:
         first, *rest = headline(one, language)
         only = sorted(set(one.derived[0].levels["C"]) ^ set(one.derived[1].levels["C"]))
         notes = [texts.fill("compare.only", language, levels=[int(level) for level in only])] if only else []
+        notes += [
+            f"{label}: {doubts.note(derived.sweep, doubts.doubted(derived.sweep), language)}"
+            for label, derived in zip((one.before, one.after), one.derived, strict=True)
+            if doubts.doubted(derived.sweep)
+        ]
         blocks = [
             self._table(by_level, mark),
             self._table(replace(deltas, heads=heads, marked=marked, notes=tuple(self._method(one, context))), mark),
@@ -291,8 +331,10 @@ class _Writer:
         for knee in one.knees:
             verdict = "not evaluable" if knee.moved is None else "moved" if knee.moved else "within noise"
             agree = Cell("–" if knee.agree_pct is None else f"{knee.agree_pct:.0f}", raw=knee.agree_pct, numeric=True)
+            if knee.reason == "not trusted":
+                verdict = "not trusted"
             said = str(texts.lookup(f"compare.{verdict}", words.language))
-            if knee.reason and knee.moved is None:
+            if knee.reason and knee.moved is None and verdict != "not trusted":
                 said = f"{said}: {knee.reason}"
             if knee.moved is False and knee.before == knee.after:
                 verdict, said = "same", "="
@@ -341,8 +383,9 @@ class _Writer:
         if all(revisions):
             blocks.append(Block(text=texts.fill("compare.revision", language, before=revisions[0], after=revisions[1])))
         found = evaluate(one, before.context, after.context)
-        self.documents.append({"previous": found.previous, "findings": findings.document(found.findings, language)})
-        told = {finding.id: tuple(texts.paragraph(finding, language)) for finding in found.findings}
+        written = findings.document(found.findings, language, found.sweep)
+        self.documents.append({"previous": found.previous, "findings": written})
+        told = {finding.id: tuple(texts.paragraph(finding, language, found.sweep)) for finding in found.findings}
         claims = story.claims_of(found.findings, told, words)
         section = self._section("causes", mark, blocks, opening=(attributed(one, language), ""))
         shown = tuple(replace(claims[name], id=f"{mark}{name}") for name in RULES if name in claims)

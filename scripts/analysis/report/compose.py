@@ -1,12 +1,15 @@
 """Compose the page: which claims, figures, tables and notes each section holds, and in which order."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scripts.analysis import doubts
 from scripts.analysis import tables as contents
 from scripts.analysis import texts as finding_texts
 from scripts.analysis.figures import overlay, style
+from scripts.analysis.finding import NOT_TRUSTED
 from scripts.analysis.report import drift, story, tables
 from scripts.analysis.report.story import Block, Picture, Section, Subject
 from scripts.analysis.report.tables import Table, known
@@ -16,6 +19,7 @@ _QUEUE = ("C", "waiting_peak", "queue_mean_ms", "prefill_mean_ms", "ttft_mean_ms
 _STALLS = ("C", "stall_share_pct", "stall_share_expected_pct", "stall_ms_p50", "in_step_pct")
 _BURST = ("C", "burst_share_above_p95_pct", "ttft_p99_ms", "ttft_p99_without_burst_ms")
 _ACCOUNT = ("weights_plus_non_torch_gib", "peak_activation_gib", "kv_pool_gib")
+_ALONE = re.compile(r"(other_cpu|host_steal|steal|pressure|cgroup|swap|runnable|calibration)_\w+")
 _PREDICTED = ("C", "tflop_s", "predicted_tflop_s", "read_gb_s", "predicted_read_gb_s", "mean_step_ms")
 
 
@@ -45,8 +49,19 @@ class Composer:
         """Return a table as a block; nothing where there is none or it has no row."""
         if one is None or not one.rows:
             return []
+        one = tables.with_marks(one, self.subject.derived.sweep, self.words)
         self.tables[one.name] = one
         return [Block(table=one)]
+
+    def resting_on(self, blocks: list[Block], *names: str) -> list[Block]:
+        """Return tables of results, marked and with a note where the findings ``names`` rest on levels in doubt."""
+        fallen = [one for one in self.subject.findings if one.id in names and one.outcome == NOT_TRUSTED]
+        levels = {level for one in fallen for level in one.doubted}
+        if not levels:
+            return blocks
+        note = doubts.say("result", levels, self.words.language)
+        tables_shown = [one.table for one in blocks if one.table is not None]
+        return [Block(table=tables.with_results_marked(one, note)) for one in tables_shown]
 
     def levels(self, name: str, keys: Sequence[str], *needed: str) -> list[Block]:
         """Return a table of one row a level, where some level has one of the columns it is about."""
@@ -78,6 +93,9 @@ class Composer:
         derived, context, language = subject.derived, subject.context, self.words.language
         if name == "utilization":
             blocks += self.analysed(contents.counters(derived, language))
+            alone = [name for name in subject.derived.levels.columns if _ALONE.fullmatch(name)]
+            shared = [name for name in alone if name != "host_steal_pct"]  # steal alone was read before the rest was
+            blocks += self.levels("alone", ("C", *alone), *shared) if shared else []
             blocks += self.levels("predicted", _PREDICTED, "predicted_tflop_s", "predicted_read_gb_s")
             if self.any_known("roofline_floor_ms"):
                 blocks.append(Block(lines=story.roofline_lines(derived.sweep, context, self.words)))
@@ -110,9 +128,9 @@ class Composer:
         full = [
             *self.analysed(contents.full(derived, language), remarks=remarks, marked=marked),
             *self.analysed(contents.steady(derived, language)),
-            *self.table(tables.rules(derived.sweep, subject.context, words)),
+            *self.table(tables.rules(derived.sweep, subject.context, words, story.fallen_rules(subject.findings))),
         ]
-        audits = self.analysed(contents.audits(subject.findings, language))
+        audits = self.analysed(contents.audits(subject.findings, language, "audit", derived.sweep))
         audits = [
             Block(table=replace(one.table, marked=failed_rows(subject))) for one in audits if one.table is not None
         ]
@@ -120,7 +138,7 @@ class Composer:
             audits += self.analysed(contents.kv_reconcile(derived, language))
         return [
             self.section("levels", full),
-            self.section("slo", self.analysed(contents.slo(derived, language))),
+            self.section("slo", self.resting_on(self.analysed(contents.slo(derived, language)), "F13", "F14")),
             self.section("recommendations", []),
             self.section("audits", audits),
         ]
@@ -237,8 +255,9 @@ def _revision(revision: Any, clean: Any, words: Words) -> str:
 def remarks_of(subject: Subject) -> tuple[dict[int, str], set[int]]:
     """Return what is to be said of each level, and the levels that must not be trusted without reading it.
 
-    Remarks: the table's own reason, no success, failed requests, audits that failed at the level, and its boot where a
-    sweep mixes boots (which alone does not mark it).
+    Remarks: the table's own reason, no success, failed requests, what ran beside it or is impossible, audits that
+    failed at the level; and, which alone do not mark it, a throughput that was not steady and its boot where a sweep
+    mixes boots.
     """
     words = subject.words
     said: dict[int, list[str]] = {}
@@ -251,11 +270,16 @@ def remarks_of(subject: Subject) -> tuple[dict[int, str], set[int]]:
             said.setdefault(level, []).append(words("remark.failed"))
         elif known(row.get("requests_failed")) and row["requests_failed"] > 0:
             said.setdefault(level, []).append(words("remark.some_failed", count=f"{row['requests_failed']:,.0f}"))
+    for same, why in doubts.grouped(subject.derived.sweep, doubts.doubted(subject.derived.sweep), words.language):
+        for level in same:
+            said.setdefault(level, []).append(why)
     for finding in subject.findings:
         if finding.kind == "audit" and finding.outcome == "fails":
             for level in style.audited_levels(finding.numbers):
                 said.setdefault(level, []).append(words("remark.audit", id=finding.id))
     marked = set(said)
+    for level in doubts.unsteady_levels(subject.derived.sweep):
+        said.setdefault(level, []).append(doubts.unsteady_brief(words.language))
     boots = {str(row["boot_id"]) for row in rows if known(row.get("boot_id"))}
     for row in rows if len(boots) > 1 else ():
         if known(row.get("boot_id")):

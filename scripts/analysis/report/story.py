@@ -8,10 +8,11 @@ from typing import Any
 from markupsafe import Markup
 
 from scripts.analysis.derive import Derived
-from scripts.analysis.finding import Finding
+from scripts.analysis.finding import NOT_TRUSTED, Finding
 from scripts.analysis.report.definitions import definition, shown
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
+from scripts.analysis.schema import UNSEEN
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,24 @@ def claims_of(findings: Sequence[Finding], texts: Mapping[str, tuple[str, ...]],
     return made
 
 
+KNEES = {
+    "jitter_onset": "F4",
+    "jitter_onset_by_jump": "F4",
+    "quiet_fallback": "F4",
+    "scaling_departs": "F2",
+    "marginal_falls": "F3",
+    "saturated": "F1",
+    "operating_point": "F13",
+}
+"""The finding that states what each rule of the table of knees picks."""
+
+
+def fallen_rules(findings: Sequence[Finding]) -> dict[str, tuple[int, ...]]:
+    """Return the rules whose result rests on levels that are not to be trusted, with these levels."""
+    fallen = {one.id: one.doubted for one in findings if one.outcome == NOT_TRUSTED}
+    return {rule: fallen[name] for rule, name in KNEES.items() if name in fallen}
+
+
 def _plain(name: str, value: Any, words: Words) -> str:
     """Write a number of a rule: as the report shows it where its name is a metric's, else as it is."""
     if isinstance(value, bool):
@@ -208,6 +227,17 @@ def cap_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words
             nominal=f"{nominal:g}" if known(nominal) else words("not_known"),
         ),
     )
+
+
+def unseen_notices(rows: Sequence[Mapping[str, Any]], words: Words) -> list[str]:
+    """Say, for each reason, at which levels answers came otherwise than token by token; nothing where none did."""
+    found = []
+    for name in UNSEEN:
+        counts = {row["C"]: int(row[f"requests_unseen_{name}"]) for row in rows if row.get(f"requests_unseen_{name}")}
+        if counts:
+            levels = ", ".join(map(str, counts))
+            found.append(words(f"unseen.{name}", levels=levels, count=sum(counts.values())))
+    return found
 
 
 def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words) -> str | None:

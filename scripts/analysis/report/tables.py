@@ -5,9 +5,10 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scripts.analysis import doubts, schema
 from scripts.analysis import tables as contents
 from scripts.analysis import texts as finding_texts
 from scripts.analysis.report.definitions import DEFINITIONS, Definition, definition, shown
@@ -108,9 +109,11 @@ def origin(key: str, words: Words) -> str:
 
 
 def head(key: str, words: Words) -> str:
-    """Return a column's heading."""
+    """Return a column's heading: its label, else what the contract says it means."""
     found = definition(key)
-    return found.label[words.place] if found is not None else key
+    if found is not None:
+        return found.label[words.place]
+    return next((column.meaning for column in schema.LEVELS if column.name == key), key)
 
 
 def of_levels(name: str, rows: Sequence[Row], keys: Sequence[str], words: Words) -> Table:
@@ -184,8 +187,49 @@ def _adapted(table: contents.Table, name: str, place: int, row: Row, words: Word
     return Cell(text, trace(name, value, level, words), anchor, value, below, numeric=True)
 
 
-def rules(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words) -> Table:
-    """Return the knees, one named rule each: threshold, result on whole run and steady state, bootstrap agreement."""
+def with_marks(table: Table, sweep: Mapping[str, Any], words: Words) -> Table:
+    """Return a table with a mark beside each level that is not to be trusted, and a note below that says why."""
+    levels = set(doubts.doubted(sweep))
+    if "C" not in table.keys or not levels:
+        return table
+    place = table.keys.index("C")
+    found = {int(row[place].raw) for row in table.rows if known(row[place].raw)} & levels
+    if not found:
+        return table
+
+    def marked(row: tuple[Cell, ...]) -> tuple[Cell, ...]:
+        cell = row[place]
+        if not known(cell.raw) or int(cell.raw) not in levels:
+            return row
+        return (*row[:place], replace(cell, text=f"{cell.text} {doubts.MARK}"), *row[place + 1 :])
+
+    notes = [doubts.note(sweep, found, words.language)]
+    if 1 in levels and {"scaling_gain", "scaling_efficiency_pct", "steady_scaling_efficiency_pct"} & set(table.keys):
+        notes.append(doubts.say("base", [1], words.language))
+    return replace(table, rows=tuple(marked(row) for row in table.rows), notes=(*table.notes, *notes))
+
+
+def with_results_marked(table: Table, note: str) -> Table:
+    """Return a table of results with a mark beside each outcome, and the note that explains it."""
+    place = table.keys.index("status")
+    rows = tuple(
+        (*row[:place], replace(row[place], text=f"{row[place].text} {doubts.MARK}"), *row[place + 1 :])
+        for row in table.rows
+    )
+    return replace(table, rows=rows, notes=(*table.notes, note))
+
+
+def rules(
+    sweep: Mapping[str, Any],
+    context: Mapping[str, Any],
+    words: Words,
+    fallen: Mapping[str, Sequence[int]] | None = None,
+) -> Table:
+    """Return the knees, one named rule each: threshold, result on whole run and steady state, bootstrap agreement.
+
+    ``fallen`` are the rules that rest on levels not to be trusted, with these levels: their results are marked.
+    """
+    fallen = fallen or {}
     agreement = context.get("agreement") or {}
     steady = (sweep.get("steady") or {}).get("rules") or {}
     body = []
@@ -195,7 +239,7 @@ def rules(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words) ->
         cells = [
             Cell(label, raw=name),
             Cell("–" if not known(threshold) else f"{threshold:g}", raw=threshold, numeric=True),
-            Cell(_result(rule, words), raw=rule.get("value")),
+            Cell(_result(rule, words) + (f" {doubts.MARK}" if name in fallen else ""), raw=rule.get("value")),
         ]
         if steady:
             cells.append(Cell(_result(steady.get(name) or {}, words), raw=(steady.get(name) or {}).get("value")))
@@ -205,7 +249,9 @@ def rules(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words) ->
         body.append(tuple(cells))
     names = ["rule", "threshold", "result", *(["steady"] if steady else []), *(["agreement"] if agreement else [])]
     heads = tuple(words(f"column.{name}") for name in names)
-    return Table("rules", words("table.rules"), tuple(names), heads, tuple(body))
+    against = {level for levels in fallen.values() for level in levels}
+    notes = (doubts.say("result", against, words.language),) if against else ()
+    return Table("rules", words("table.rules"), tuple(names), heads, tuple(body), notes=notes)
 
 
 def _result(rule: Mapping[str, Any], words: Words) -> str:

@@ -21,6 +21,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "outcome.holds": ("holds", "成立"),
     "outcome.fails": ("does not hold", "不成立"),
     "outcome.not_evaluable": ("cannot be evaluated", "无法判定"),
+    "outcome.not_trusted": ("not trusted", "不可信"),
+    "outcome.audit.not_trusted": ("not trusted", "不可信"),
     "outcome.audit.holds": ("passed", "通过"),
     "outcome.audit.fails": ("failed", "未通过"),
     "outcome.audit.not_evaluable": ("cannot be evaluated", "无法判定"),
@@ -56,6 +58,9 @@ WORDS: dict[str, tuple[str, str]] = {
     "card.ratio": ("Largest ITL p99 / p50", "ITL p99 / p50 最大比"),
     "card.ratio.even": ("at C={C}; no level jitters", "出现在 C={C};没有一档出现抖动"),
     "card.operating.barred": ("not claimed: barred by {audits}", "不下结论:被 {audits} 禁止"),
+    "card.ratio.at": ("at C={C}", "出现在 C={C}"),
+    "card.operating.doubted": ("not given: it would rest on {at}", "不给建议:它要依赖 {at}"),
+    "card.doubt": ("† Not to be trusted. {why}.", "† 不可信。{why}。"),
     "card.ratio.line": ("at C={C}; the mean does not show it", "出现在 C={C},均值看不见这个裂口"),
     "card.kv": ("KV pool in use at C={C}", "C={C} 时 KV 池占用"),
     "card.kv.line": ("measured mean; upper bound {bound}", "采样窗口实测均值,理论上界 {bound}"),
@@ -160,6 +165,25 @@ WORDS: dict[str, tuple[str, str]] = {
         "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",
     ),
     "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
+    "unseen.one_arrival": (
+        "At C = {levels}, {count} answers came in one arrival: something between server and client buffers them, such as "
+        "a proxy. Their time to first token is their whole latency, and no speed per token is given.",
+        "C = {levels}:{count} 个回答一次性到达,说明服务端与客户端之间有缓冲(例如代理)。其首 token 时间等于整个延迟,不给出逐 token 速度。",
+    ),
+    "unseen.bursts": (
+        "At C = {levels}, {count} answers came in bursts of many tokens at once: something between server and client "
+        "buffers them, such as a proxy. No speed per token is given.",
+        "C = {levels}:{count} 个回答成批到达,说明服务端与客户端之间有缓冲(例如代理)。不给出逐 token 速度。",
+    ),
+    "unseen.hidden_reasoning": (
+        "At C = {levels}, {count} answers hold reasoning tokens that the server counts and does not send. Time to "
+        "first token and the speed per token are those of the tokens that were sent.",
+        "C = {levels}:{count} 个回答含有计入用量但未发送的推理 token。首 token 时间与逐 token 速度只针对已发送的 token。",
+    ),
+    "unseen.several_choices": (
+        "At C = {levels}, {count} answers hold several choices in one stream. No speed per token is given.",
+        "C = {levels}:{count} 个回答在一条流里含多个候选。不给出逐 token 速度。",
+    ),
     "missing.section": ("Not given, so not shown: {what}.", "未提供,故不显示:{what}。"),
     "missing.startup": ("the startup log", "启动日志"),
     "missing.fidelity": ("the client's fidelity block", "客户端保真度数据"),
@@ -222,6 +246,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "Built from {levels}. Every figure and table can be rebuilt from it; nothing on this page is fetched from a network.",
         "由 {levels} 生成。全部图表都可由它重建;本页不从网络获取任何内容。",
     ),
+    "table.alone": ("Was the measurement alone?", "测量时机器是否独占?"),
     "remark.failed": ("no request succeeded", "没有一个请求成功"),
     "remark.some_failed": ("{count} requests failed", "{count} 个请求失败"),
     "remark.boot": ("boot {boot}", "启动 {boot}"),
