@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def main(boot: str, log: str, out: str) -> None:
-    record = records.read(boot)
+    record = records.read(boot, "engine", "boot_id")
     if record.get("startup_log_sha256") is not None:
         records.check_digest(log, record["startup_log_sha256"])
     engine = None if record["engine"] == "openai" else record["engine"]

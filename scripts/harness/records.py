@@ -1,6 +1,10 @@
 """The JSON records that measuring leaves, read back: one object a file, of a form this version knows."""
 
 import json
+import os
+import shutil
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +31,17 @@ OBJECTS = (
 TEXTS = ("machine", "round", "sweep", "title", "run_id")
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """Return the object in a file. Raises SweepError when it is none."""
+def read(path: str | Path, *needed: str) -> dict[str, Any]:
+    """Return the object in a file. Raises SweepError when it is none, or lacks one of the ``needed`` parts."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise SweepError(f"{path}: expected JSON ({error}); {_advice(path)}") from None
     if not isinstance(found, dict):
         raise SweepError(f"{path}: expected a JSON object, found {type(found).__name__}; {_advice(path)}")
+    lacking = [name for name in needed if name not in found]
+    if lacking:
+        raise SweepError(f"{path}: expected {', '.join(needed)}, found no {', '.join(lacking)}; {_advice(path)}")
     return found
 
 
@@ -52,19 +59,43 @@ def read_cell(path: str | Path, *measured: str | Path) -> dict[str, Any]:
             f"{path}: expected schema {CELL_SCHEMA}, found {form!r}; report on it with the version that measured it"
             " (its `project` names it)"
         )
-    lacking = [name for name in NEEDED if name not in cell]
-    if lacking:
-        raise SweepError(f"{path}: expected {', '.join(NEEDED)}, found no {', '.join(lacking)}; {_advice(path)}")
+    read(path, *NEEDED)
     for name in OBJECTS:
         _expect(cell, name, dict, "an object", path)
     for name in TEXTS:
         _expect(cell, name, str, "a text", path)
     _expect(cell, "level", int, "a whole number", path)
+    folder = Path(path).parent.name
+    if folder[:1] == "c" and folder[1:].isdigit() and folder != f"c{cell['level']}":
+        raise SweepError(f"{path} is of level {cell['level']} and lies in the folder {folder}; {_advice(path)}")
     for file in measured:
         stated = cell["files"].get(Path(file).name)
         if stated is not None:
             check_digest(file, stated)
     return cell
+
+
+def keep(*paths: str | Path) -> Path:
+    """Keep what was just measured beside what may be deleted: hard links below ``runs``, in a folder of this moment.
+
+    Snakemake deletes the outputs of a rule before it runs again, and all of them with ``--delete-all-output``; it knows
+    nothing of what lies below ``runs``. Returns the folder.
+    """
+    folder = (
+        Path(paths[0]).parent / "runs" / (time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{uuid.uuid4().hex[:6]}")
+    )
+    folder.mkdir(parents=True)
+    for path in map(Path, paths):
+        link(path, folder / path.name)
+    return folder
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name; a copy where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def check_digest(file: str | Path, stated: str) -> None:

@@ -84,3 +84,30 @@ def test_a_file_that_is_not_what_was_measured_is_not_read(tmp_path: Path, conten
         records.read_cell(path, file)
     assert str(file) in str(said.value)
     assert records.read_cell(path)["level"] == 3
+
+
+def test_a_record_in_the_folder_of_another_level_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c2").mkdir()
+    with pytest.raises(SweepError, match="is of level 3 and lies in the folder c2"):
+        records.read_cell(written(tmp_path / "c2", whole()))
+
+
+def test_a_record_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text('{"gpus": []}')
+    assert records.read(path, "gpus") == {"gpus": []}
+    with pytest.raises(SweepError, match="expected gpus, cpu, found no cpu"):
+        records.read(path, "gpus", "cpu")
+
+
+def test_what_was_measured_is_kept_beside_what_may_be_deleted(tmp_path: Path) -> None:
+    files = [tmp_path / "boot.json", tmp_path / "startup.log"]
+    for file in files:
+        file.write_text(file.name)
+    folders = [records.keep(*files), records.keep(*files)]
+    for file in files:
+        file.unlink()
+    assert len(set(folders)) == 2
+    for folder in folders:
+        assert folder.parent == tmp_path / "runs"
+        assert [path.read_text() for path in sorted(folder.iterdir())] == ["boot.json", "startup.log"]
