@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def main(boot: str, log: str, out: str, say: Callable[[str], None] = print) -> None:
-    record = records.read(boot)
+    record = records.read(boot, "engine", "boot_id")
+    if record.get("startup_log_sha256") is not None:
+        records.check_digest(log, record["startup_log_sha256"])
     engine = None if record["engine"] == "openai" else record["engine"]
     found = kv_pool.complete(
         startup_log.read(

@@ -210,7 +210,9 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
         out["decode_p50_s"] = times(minus(value["e2el_p50_ms"], value["ttft_p50_ms"]), 1e-3)
         out["ttft_share_pct"] = percent(value["ttft_p50_ms"], value["e2el_p50_ms"])
         latency = first(value["e2el_mean_ms"], value["e2el_p50_ms"])
-        out["little_in_flight"] = ratio(times(rate, latency, 1e-3), cost.output_tokens)
+        # answers that may end early are shorter than asked for: what they really had is what was in flight
+        answer = first(ratio(get(row, "output_tokens_total"), get(row, "requests_ok")), cost.output_tokens)
+        out["little_in_flight"] = ratio(times(rate, latency, 1e-3), answer)
         on_plateau = ratio(value["itl_p90_ms"], value["itl_p50_ms"])
         tail = percent(
             minus(value["tpot_p50_ms"], value["itl_p50_ms"]), minus(value["itl_p90_ms"], value["itl_p50_ms"])

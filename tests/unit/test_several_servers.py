@@ -156,7 +156,8 @@ def boot(estimate: float | None, kv: float, budget: float) -> str:
         "INFO 05-02 08:00:40 [kv_cache_utils.py:2100] GPU KV cache size: 65,536 tokens",
         "INFO 05-02 08:00:50 [gpu_worker.py:857] Free memory on device (23.10/23.52 GiB) on startup. Desired GPU "
         f"memory utilization is (0.8, {budget} GiB). Actual usage is 7.25 GiB for weight, 0.50 GiB for peak "
-        f"activation, 0.25 GiB for non-torch memory, and 0.6 GiB for CUDAGraph memory. Current kv cache memory in use is {kv} GiB.",
+        f"activation, 0.25 GiB for non-torch memory, and 0.6 GiB for CUDAGraph memory. "
+        f"Current kv cache memory in use is {kv} GiB.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -53,12 +53,13 @@ def build(
         levels = read_levels(levels)
     derived = derive(levels, given)
     findings = finding_rules.evaluate(derived, given, more.get("previous"))
+    shown = finding_rules.printed(findings, given, more.get("previous"))
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     write_derived(derived, findings, out, language)
     words = Words(language, None if more.get("provenance") else more.get("levels_file"))
-    texts = {finding.id: tuple(finding_texts.paragraph(finding, language, derived.sweep)) for finding in findings}
-    subject = Subject(derived, given, tuple(findings), more, words, texts)
+    texts = {finding.id: tuple(finding_texts.paragraph(finding, language, derived.sweep)) for finding in shown}
+    subject = Subject(derived, given, shown, more, words, texts)
     page = out / "report.html"
     write_page(subject, pictures(subject, out / "figures", formats), out / "tables", page)
     return page

@@ -149,14 +149,15 @@ class Composer:
         blocks = [block for one in (drift.tables_of(passes, self.words) if passes else ()) for block in self.table(one)]
         return [self.section("drift", blocks)] if blocks else []
 
-    def comparison(self) -> Section:
-        """Return the comparison with other sweeps; without one its claims say what they lack."""
+    def comparison(self) -> list[Section]:
+        """Return the comparison with another round or other sweeps; nothing where there is none."""
         given = self.subject.extras.get("comparison") or {}
         blocks = [Block(text=str(text)) for text in given.get("texts") or ()]
         blocks += self.figures(*(f"overlay_{name}" for name in overlay.NAMES))
         for one in given.get("tables") or ():
             blocks += self.table(one)
-        return self.section("comparison", blocks)
+        made = self.section("comparison", blocks)
+        return [made] if made.claims or made.blocks else []
 
     def mapping(self, name: str, values: Mapping[str, Any] | None) -> list[Block]:
         """Return names and values as recorded; nothing where there are none."""
@@ -231,7 +232,7 @@ def compose(subject: Subject, pictures: Mapping[str, Picture]) -> tuple[list[Sec
     composer = Composer(subject, pictures)
     sections = [
         *composer.story(),
-        composer.comparison(),
+        *composer.comparison(),
         *composer.data(),
         *composer.drift(),
         *composer.recorded(),
