@@ -42,7 +42,8 @@ def of_level(
     engine = cell["plan"]["engine"]
     log = startup_log.read(startup, engine=None if engine == "openai" else engine) if startup.strip() else {}
     pool = log.get("kv_cache_tokens")
-    block = (log.get("extra") or {}).get("block_size")
+    extra = log.get("extra") or {}
+    assumed = extra.get("block_size_assumed") is not None and extra.get("block_size_true") is None
     row: dict[str, Any] = {"C": cell["level"], "boot_id": cell["boot"]["boot_id"], "kv_pool_tokens": pool}
     power = _power(telemetry)
     if not before or not after:
@@ -56,7 +57,7 @@ def of_level(
         after_ns=_times(scrapes, "after")[0],
         slots=_pages(scrapes, "slots", "during"),
         pool_tokens=pool,
-        block_size=block,
+        block_size=None if assumed else log.get("block_size"),
         model=cell["boot"].get("model"),
         steady=None if steady.start_ns is None or steady.end_ns is None else (steady.start_ns, steady.end_ns),
     )

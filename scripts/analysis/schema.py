@@ -421,7 +421,7 @@ _COUNTERS = (
     Column("kv_reason", "string", "", "Why kv_mean_pct and kv_peak_pct are null: not_a_share (outside 0 to 1)"),
     Column("kv_reported_pct", "float64", "%", "What the page then gave as share of the pool, the farthest from 0 to 1"),
     Column("prefix_reason", "string", "", "Why the prefix counters are null: blocks (size unknown), unit (not said)"),
-    Column("counters_reason", "string", "", "Why what is counted is null: restarted, workers_changed"),
+    Column("counters_reason", "string", "", "Why what is counted is null: restarted, by_turns, workers_changed"),
 )
 
 _HARDWARE = (

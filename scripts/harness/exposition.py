@@ -689,24 +689,28 @@ def read(text: str, source: str = "<page>") -> dict[str, Any]:
 
 
 def _counters(page: Page) -> dict[tuple[str, Labels], float]:
-    """Return the series of our engine's counters: what must not go down while a server lives."""
+    """Return the series that must not go down while a server lives: our engine's counters and when it started."""
     engine = engine_of(page)
     if engine is None:
         return {}
-    names = _counter_names(engine)
+    names = {*_counter_names(engine), *metric_names.START_TIMES}
     return {key: value for key, value in page.samples.items() if key[0] in names and not math.isnan(value)}
+
+
+def _fallen(before: Mapping[tuple[str, Labels], float], after: Mapping[tuple[str, Labels], float]) -> list[str]:
+    """Return the names of counters that fell, and of start times that are later."""
+    found = set()
+    for key, value in before.items():
+        now = after.get(key, value)
+        if now > value + 1 if key[0] in metric_names.START_TIMES else now < value:
+            found.add(key[0])
+    return sorted(found)
 
 
 def went_down(earlier: Page, later: Page) -> list[str]:
     """Return the counters that fell between two pages, or that say that the process is another one: the server, or one
     of several behind the page, was restarted in between."""
-    before, after = _counters(earlier), _counters(later)
-    fallen = sorted({key[0] for key, value in before.items() if key in after and after[key] < value})
-    for name in metric_names.START_TIMES:
-        old, new = dict(earlier.by_name.get(name, ())), dict(later.by_name.get(name, ()))
-        if any(new[labels] > value + 1 for labels, value in old.items() if labels in new):
-            fallen.append(name)
-    return fallen
+    return _fallen(_counters(earlier), _counters(later))
 
 
 def came_or_went(earlier: Page, later: Page) -> list[str]:
@@ -937,30 +941,31 @@ def window(
 
     A counter that went down between any two pages sets ``restarted``; the deltas are then None, and so they are where
     an engine or worker came or went. Pages with damaged lines are counted and their lines quoted under ``malformed``.
-    ``series`` holds the gauges as (time, value). Why there is no number: ``counters_reason`` (restarted,
-    workers_changed), ``kv_reason`` (not_a_share: some sample was outside 0 to 1, ``kv_reported_pct`` is the farthest),
-    ``prefix_reason`` (blocks: counted in blocks of an unknown size; unit: blocks or tokens, and nothing says which);
-    ``warnings`` says it in words.
+    ``series`` holds the gauges as (time, value). Why there is no number: ``counters_reason`` (restarted; by_turns: the
+    page comes from one server after the other; workers_changed), ``kv_reason`` (not_a_share: some sample was outside 0
+    to 1, ``kv_reported_pct`` is the farthest), ``prefix_reason`` (blocks: counted in blocks of an unknown size; unit:
+    blocks or tokens, and nothing says which); ``warnings`` says it in words.
     """
     first, last = (of_model(parse_whole(text), model) for text in (before, after))
     fallen: list[str] = []
     malformed: list[dict[str, Any]] = []
     gauges = {name: metric_names.quantity(name) for name in ("running", "waiting", "kv_usage")}
     samples: dict[str, Samples] = {name: [] for name in gauges}
-    previous: Page | None = None
-    scrapes = 0
+    seen: dict[tuple[str, Labels], float] = {}
+    scrapes = falls = 0
 
     def follow(where: str, page: Page) -> str | None:
-        """Note damaged lines and counters that went down since the page before; return the page's engine."""
-        nonlocal previous
+        """Note damaged lines and counters that went down since they were last seen; return the page's engine."""
+        nonlocal falls
         if page.malformed:
             lines = [{"line": number, "text": raw} for number, raw in page.malformed]
             malformed.append({"page": where, "lines": lines})
         engine = engine_of(page)
-        if engine is not None:
-            if previous is not None:
-                fallen.extend(name for name in went_down(previous, page) if name not in fallen)
-            previous = page
+        now = _counters(page)
+        fell = _fallen(seen, now)
+        falls += bool(fell)
+        fallen.extend(name for name in fell if name not in fallen)
+        seen.update(now)
         return engine
 
     follow("before", first)
@@ -1032,6 +1037,9 @@ def window(
     usages = [value for _, copies in samples["kv_usage"] for value in _every(copies)]
     usages += [value for _, value in series["kv_usage"]]
     result.update(_withheld(series, usages, grown, source))
+    if falls >= BY_TURNS:
+        result["counters_reason"] = "by_turns"
+        result["warnings"] = [said for said in result["warnings"] if said != _RESTARTED] + [_BY_TURNS]
     result.update(_gauges(series, "", None))
     if steady is not None:
         result.update(_gauges(series, "steady_", steady))
@@ -1076,6 +1084,18 @@ def window(
     return result
 
 
+BY_TURNS = 3
+"""Pages on which counters fell before it is no restart but one page after the other from another server."""
+
+_RESTARTED = (
+    "counters of the server fell during the level: it, or one of several behind the page, was restarted. Nothing that "
+    "is counted over the level is given; measure the level again."
+)
+_BY_TURNS = (
+    "counters rise and fall from page to page: several servers answer under the page's address by turns, each with its "
+    "own counts. Nothing that is counted over the level is given; let one server give the page, or all of them at once."
+)
+
 SECONDS_TOTALS = tuple(one.name for one in metric_names.QUANTITIES if one.name.endswith("_seconds_total"))
 
 
@@ -1098,10 +1118,7 @@ def _withheld(
             warnings.append(_said_blocks(grown.last, quantity))
     if grown.restarted:
         found["counters_reason"] = "restarted"
-        warnings.append(
-            "counters of the server fell during the level: it, or one of several behind the page, was restarted. "
-            "Nothing that is counted over the level is given; measure the level again."
-        )
+        warnings.append(_RESTARTED)
     elif grown.changed:
         found["counters_reason"] = "workers_changed"
         warnings.append(

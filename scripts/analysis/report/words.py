@@ -270,6 +270,11 @@ WORDS: dict[str, tuple[str, str]] = {
         "the server's counters fell while the level ran, so nothing they count is given",
         "该档运行期间服务端计数器回退,其计数一概不给",
     ),
+    "remark.by_turns": (
+        "the server's counters rise and fall from page to page, as where several servers answer by turns, so nothing "
+        "they count is given",
+        "服务端计数器在各次抓取之间忽高忽低,像是多个服务端轮流应答,其计数一概不给",
+    ),
     "remark.workers_changed": (
         "engines or workers of the server came or went while the level ran, so nothing they count is given",
         "该档运行期间服务端的引擎或工作进程有增减,其计数一概不给",
