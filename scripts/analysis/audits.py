@@ -4,7 +4,7 @@ An audit over levels is evaluated at every level that has its inputs and fails w
 an input are named in ``levels_unknown``. With no level to judge it cannot be evaluated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -259,9 +259,12 @@ def a3(case: Case) -> Finding:
     """Prefix caching off, and no hit counted."""
     caching = setting(case.context, PREFIX_CACHING)
     hits = _sum(case, "prefix_hits")
+    unknown = any(isinstance(row.get("prefix_reason"), str) for row in case.rows)  # some, but nobody knows how many
     numbers = {"enabled": caching if isinstance(caching, bool) else None, "hits": hits}
     if caching is True or (hits is not None and hits > 0):
         return judged("A3", False, numbers, BARS["A3"])
+    if unknown:
+        return lacking("A3", ["prefix hits in tokens"], numbers, BARS["A3"])
     if caching is None:
         return lacking("A3", ["server_arguments.enable_prefix_caching"], numbers, BARS["A3"])
     return judged("A3", caching is False, numbers, BARS["A3"])
@@ -307,6 +310,7 @@ def _kv_missing(case: Case) -> list[str]:
     """Return which inputs of the reconciliation lack."""
     pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
     names = [name for name in ("kv_mean_pct", "running_mean") if all(get(row, name) is None for row in case.rows)]
+    names = list(dict.fromkeys(kv_input(case.rows) if name.startswith("kv_") else name for name in names))
     names += ["startup.kv_pool_tokens"] if pool is None else []
     names += [name for name in ("input_tokens", "output_tokens") if get(case.context, name) is None]
     names += [ONE_LENGTH] if not names and shorter(case) else []
@@ -314,6 +318,11 @@ def _kv_missing(case: Case) -> list[str]:
     return names or (
         ["a level whose prefill is short"] if unresolved else ["kv_mean_pct and running_mean of one level"]
     )
+
+
+def kv_input(rows: Iterable[Mapping[str, Any]], name: str = "kv_mean_pct") -> str:
+    """Return what lacks where the KV usage does: the column, or that what the page gives is no share."""
+    return "KV usage from 0 to 1" if any(isinstance(row.get("kv_reason"), str) for row in rows) else name
 
 
 def a5(case: Case) -> Finding:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from scripts.analysis import audits, trust
-from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, setting
+from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, kv_input, setting
 from scripts.analysis.compare import Difference, attribute, differences
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import FAILS, HOLDS, NOT_EVALUABLE, NOT_TRUSTED, Finding, judged, lacking, missing_of
@@ -604,7 +604,7 @@ def f10b(case: Case, found: Found) -> Finding:
     }
     if (bound is not None and bound >= 100) or (peak is not None and peak >= 100) or audit.outcome == FAILS:
         return judged("F10b", False, numbers)
-    absent = missing_of({"kv_upper_bound_pct": bound, "kv_peak_pct": peak})
+    absent = missing_of({"kv_upper_bound_pct": bound, kv_input([top], "kv_peak_pct"): peak})
     absent += list(audit.missing)
     return lacking("F10b", absent, numbers) if absent else judged("F10b", True, numbers)
 

@@ -418,6 +418,12 @@ _COUNTERS = (
     Column("prefix_queries", "float64", "tokens", "Prompt tokens looked up in the prefix cache"),
     Column("counters_window_s", "float64", "s", "Wall clock between the two scrapes around the level"),
     Column("scrapes", "int64", "", "Scrapes that were answered"),
+    Column("kv_pools", "int64", "", "KV pools the page tells of; several: kv_mean_pct is their mean, each as one"),
+    Column("kv_fullest_pool", "string", "", "Labels of the pool kv_peak_pct is of, where there are several"),
+    Column("kv_reason", "string", "", "Why kv_mean_pct and kv_peak_pct are null: not_a_share (outside 0 to 1)"),
+    Column("kv_reported_pct", "float64", "%", "What the page then gave as share of the pool, the farthest from 0 to 1"),
+    Column("prefix_reason", "string", "", "Why the prefix counters are null: blocks (size unknown), unit (not said)"),
+    Column("counters_reason", "string", "", "Why what is counted is null: restarted, by_turns, workers_changed"),
 )
 
 _HARDWARE = (

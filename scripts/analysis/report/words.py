@@ -251,6 +251,36 @@ WORDS: dict[str, tuple[str, str]] = {
     "remark.failed": ("no request succeeded", "没有一个请求成功"),
     "remark.some_failed": ("{count} requests failed", "{count} 个请求失败"),
     "remark.boot": ("boot {boot}", "启动 {boot}"),
+    "remark.not_a_share": (
+        "the server's page gives {value} % of the KV pool as in use, which cannot be: KV usage is not used",
+        "服务端页面给出的 KV 占用为 {value} %,不可能:KV 占用不予采用",
+    ),
+    "remark.not_a_share_elsewhere": (
+        "KV usage is not used, since the same page gives more than the whole pool at another level",
+        "同一页面在另一档给出的 KV 占用超出整个池,故本档也不予采用",
+    ),
+    "remark.blocks": (
+        "prefix-cache hits are counted in blocks, and nothing says how many tokens a block has",
+        "前缀缓存命中按块计数,而块含多少 token 无从得知",
+    ),
+    "remark.unit": (
+        "prefix-cache hits are counted in blocks or in tokens, and the page does not say which",
+        "前缀缓存命中以块还是以 token 计数,页面没有说明",
+    ),
+    "remark.restarted": (
+        "the server's counters fell while the level ran, so nothing they count is given",
+        "该档运行期间服务端计数器回退,其计数一概不给",
+    ),
+    "remark.by_turns": (
+        "the server's counters rise and fall from page to page, as where several servers answer by turns, so nothing "
+        "they count is given",
+        "服务端计数器在各次抓取之间忽高忽低,像是多个服务端轮流应答,其计数一概不给",
+    ),
+    "remark.workers_changed": (
+        "engines or workers of the server came or went while the level ran, so nothing they count is given",
+        "该档运行期间服务端的引擎或工作进程有增减,其计数一概不给",
+    ),
+    "remark.fullest": ("fullest of {count} KV pools: {name}", "{count} 个 KV 池中最满的:{name}"),
     "remark.audit": ("audit {id} failed", "审计 {id} 未通过"),
     "notice.audits": ("Audits that failed:", "未通过的审计:"),
     "join": (" ", ""),
