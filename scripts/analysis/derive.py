@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import doubts, energy, knee, kv, predict, roofline, slo
+from scripts.analysis import doubts, energy, knee, kv, predict, roofline, slo, trust
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import (
     GIB,
     first,
     get,
     growth_pct,
+    half_unit,
     integer,
     minus,
     number,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 # engines that export no FLOP and byte counters: their utilization is computed from throughput and the model's shape
 WITHOUT_WORK_COUNTERS = ("llama_cpp",)
-TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine")
+KV_DIGITS = 0.05
+TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine", "disturbances")
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,18 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     source = _derive_utilization(rows, cost, str(context.get("engine")))
     sweep = _sweep(rows, context, cost, memory, limits)
     sweep["utilization_from"] = source
+    sweep["trust"] = trust.of_sweep(rows, context)
     sweep["steady"] = None
     if has_steady:
         sweep["steady"] = _knees(rows, context, limits, "steady_")
         sweep["steady"]["crossing"] = _crossing(rows, "steady_")
         sweep["steady"]["stall_crossings"] = _stall_crossings(rows, cost, "steady_")
+    if 1 in sweep["trust"]["doubted"]:  # what stands does so without its gain over a single stream
+        sweep |= {"operating_gain": None, "operating_itl_p50_growth_pct": None}
+    alive = [row["C"] for row in rows if not row["failed"]]
+    for knees in (sweep, sweep["steady"]):
+        if knees is not None:
+            trust.mark_rules(knees, alive, sweep["trust"]["doubted"])
     frame = pd.DataFrame(rows)
     for name in frame.columns:
         if name not in (*TEXT_COLUMNS, "C", "failed") and all(
@@ -203,11 +212,12 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
         latency = first(value["e2el_mean_ms"], value["e2el_p50_ms"])
         out["little_in_flight"] = ratio(times(rate, latency, 1e-3), cost.output_tokens)
         on_plateau = ratio(value["itl_p90_ms"], value["itl_p50_ms"])
-        out["itl_tail_share_pct"] = (
-            percent(minus(value["tpot_p50_ms"], value["itl_p50_ms"]), minus(value["itl_p90_ms"], value["itl_p50_ms"]))
-            if on_plateau is not None and on_plateau > 2
-            else None
+        tail = percent(
+            minus(value["tpot_p50_ms"], value["itl_p50_ms"]), minus(value["itl_p90_ms"], value["itl_p50_ms"])
         )
+        # an estimate from medians: outside 0 to 100% it estimates nothing
+        estimates = on_plateau is not None and on_plateau > 2 and tail is not None and 0 <= tail <= 100
+        out["itl_tail_share_pct"] = tail if estimates else None
         per_request = None if cost.output_tokens is None else cost.output_tokens - 1
         out["identity_residual_medians_ms"] = minus(
             value["e2el_p50_ms"], total(value["ttft_p50_ms"], times(per_request, value["tpot_p50_ms"]))
@@ -546,6 +556,8 @@ def _kv_cap(rows: Rows, cost: predict.Cost, pool: float | None, limits: Threshol
         abs(gap) for row in judged if (gap := minus(get(row, "kv_reconciled_pct"), get(row, "kv_mean_pct"))) is not None
     ]
     single = next((get(row, "kv_mean_pct") for row in rows if row["C"] == 1), None)
+    if single is not None and half_unit(single) > KV_DIGITS * single:
+        single = None  # what C=1 holds is lost in its printed digits
     per_level = [
         off for row in rows if (off := growth_pct(times(single, row["C"]), get(row, "kv_mean_pct"))) is not None
     ]
@@ -576,7 +588,7 @@ def _queue(top: Mapping[str, Any], cost: predict.Cost) -> dict[str, Any]:
     found = {
         "drain_s": get(top, "waiting_drain_s", "queue_drain_s", "drain_s"),
         "waiting_peak": peak,
-        "running_at_that_moment": minus(get(top, "C"), peak),
+        "running_at_that_moment": None if peak is None or peak > top["C"] else minus(get(top, "C"), peak),
         "zero_share_pct": get(top, "waiting_steady_share_zero_pct"),
         "burst_prefill_tok_s": ratio(times(get(top, "C"), cost.input_tokens, 1e3), p99),
     }

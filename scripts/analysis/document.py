@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from scripts.analysis import schema, stalls
+from scripts.analysis import schema, stalls, trend
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
@@ -191,6 +191,8 @@ def render() -> str:
         parts.append(f"### {title}\n")
         if title == "Stalls":
             parts.append(_paragraphs(stalls.__doc__))
+        if title == "Trend":
+            parts.append(_paragraphs(trend.__doc__))
         if title == "Confidence":
             parts.append(CONFIDENCE)
         parts.append(_columns(columns))

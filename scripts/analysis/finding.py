@@ -1,4 +1,4 @@
-"""What a rule says: it holds, it fails, or it cannot be evaluated and why."""
+"""What a rule says: it holds, it fails, it cannot be evaluated and why, or it rests on levels that are doubted."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
 """The findings F1 to F16 and recommendations R1 to R4: nothing is claimed without its rule.
 
-Audits run first. A finding that a failed audit bars is not evaluable and names the audit; its numbers stay.
+Audits run first. A finding that a failed audit bars is not evaluable and names the audit; its numbers stay. A finding
+that rests on levels that were not alone, or that cannot be right, is not trusted and names them (``trust``).
 """
 
 import itertools
@@ -8,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scripts.analysis import audits
+from scripts.analysis import audits, trust
 from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, setting
 from scripts.analysis.compare import attribute
 from scripts.analysis.derive import Derived
-from scripts.analysis.finding import FAILS, NOT_EVALUABLE, Finding, judged, lacking, missing_of
+from scripts.analysis.finding import FAILS, HOLDS, NOT_EVALUABLE, NOT_TRUSTED, Finding, judged, lacking, missing_of
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import get, growth_pct, integer, minus, number, percent, plain, ratio, times
 
@@ -31,6 +32,8 @@ def evaluate(
     ``context["previous_round_startup"]`` where the startup record is enough, and cannot be evaluated otherwise.
     """
     case = Case(derived, context, Thresholds.of(context), previous, previous_context)
+    levels = [row["C"] for row in case.rows]
+    before = None if previous is None else (previous.sweep, [r["C"] for r in previous.rows if not r["failed"]])
     checked = audits.evaluate(case)
     found: dict[str, Finding] = {one.id: one for one in checked}
     for name, rule in FINDINGS.items():
@@ -46,7 +49,22 @@ def evaluate(
                 variant=None,
             )
         found[name] = one
-    return list(found.values())
+    # rules see one another as judged; only then is said what of it rests on levels that must not be trusted
+    return [one if one.kind == "audit" else _trusted(one, case.sweep, levels, before) for one in found.values()]
+
+
+def _trusted(
+    one: Finding,
+    sweep: Mapping[str, Any],
+    levels: Sequence[int],
+    before: tuple[Mapping[str, Any], Sequence[int]] | None,
+) -> Finding:
+    """Return a rule as not trusted where it was judged by levels that were not alone or cannot be right."""
+    against = trust.doubted_of(one.id, sweep, levels, before)
+    if not against or one.outcome not in (HOLDS, FAILS):
+        return one
+    shown = ", ".join(f"C={level}" for level in against)
+    return replace(one, outcome=NOT_TRUSTED, doubted=against, variant=None, reason=f"rests on {shown}")
 
 
 def document(
@@ -675,6 +693,13 @@ def _better(case: Case) -> dict[str, Any]:
     return {"better_C": best["C"], "better_tok_s": best["output_tok_s"]}
 
 
+def _fallback(case: Case) -> int | None:
+    """Return the quiet fallback; None where levels decide it that must not be trusted: the point stands without it."""
+    if case.sweep["rules"]["quiet_fallback"].get("doubted"):
+        return None
+    return integer(case.sweep["quiet_fallback"])
+
+
 def _loss(case: Case) -> float | None:
     """Return what the quiet fallback costs of the throughput, in percent; None where it costs none."""
     loss = number(case.sweep["fallback_loss_pct"])
@@ -684,7 +709,7 @@ def _loss(case: Case) -> float | None:
 def f13b(case: Case, found: Found) -> Finding:
     """The recommended point against its neighbours."""
     after, sweep = case.sweep["next_level"], case.sweep
-    point, fallback = sweep["operating_point"], sweep["quiet_fallback"]
+    point, fallback = sweep["operating_point"], _fallback(case)
     back = point is not None and fallback is not None and fallback < point
     numbers = {
         "C": point,
@@ -738,7 +763,9 @@ def f15(case: Case, found: Found) -> Finding:
     low, high = (rows[0], rows[-1]) if len(rows) > 1 else ({}, {})
     decode = minus(get(high, "decode_p50_s"), get(low, "decode_p50_s"))
     whole = times(minus(get(high, "e2el_p50_ms"), get(low, "e2el_p50_ms")), 1e-3)
-    share = ratio(decode, whole)
+    wait = times(minus(get(high, "ttft_p50_ms"), get(low, "ttft_p50_ms")), 1e-3)
+    noise = _noise_s(case, low, high)
+    share = None if whole is None else trust.growth_share(decode, wait, whole, noise)
     parts = [value for row in rows if (value := get(row, "ttft_share_pct")) is not None]
     numbers = {
         "from_C": low.get("C"),
@@ -751,11 +778,26 @@ def f15(case: Case, found: Found) -> Finding:
         "ttft_share_max_pct": max(parts, default=None),
         "levels_unknown": [row["C"] for row in case.rows if row not in rows],
     }
+    if whole is not None and share is None:
+        grew = "a growth of E2EL beyond its noise" if whole <= noise else "a growth of both TTFT and decode"
+        return lacking("F15", [grew], numbers)
     if share is None or whole is None:
         absent = [name for name in ("ttft_p50_ms", "e2el_p50_ms") if all(get(row, name) is None for row in case.rows)]
         return lacking("F15", absent or ["ttft_p50_ms and e2el_p50_ms of a second level"], numbers)
-    ok = whole > 0 and share > case.limits.decode_share and max(parts) < case.limits.ttft_share_pct
+    ok = share > case.limits.decode_share and max(parts) < case.limits.ttft_share_pct
     return judged("F15", ok, numbers)
+
+
+def _noise_s(case: Case, low: Mapping[str, Any], high: Mapping[str, Any]) -> float:
+    """Return what E2EL p50 may differ by between two levels for no reason, in seconds: the half intervals of both, or
+    what runs differ by where that is more or the table has none."""
+    halves = [
+        (right - left) / 2
+        for row in (low, high)
+        if (left := get(row, "e2el_p50_ms_lo")) is not None and (right := get(row, "e2el_p50_ms_hi")) is not None
+    ]
+    usual = (get(low, "e2el_p50_ms") or 0.0) * case.limits.run_noise_pct / 100
+    return max(sum(halves), usual) / 1e3
 
 
 def f16(case: Case, found: Found) -> Finding:
@@ -787,7 +829,7 @@ def r1(case: Case, found: Found) -> Finding:
         "C": case.sweep["operating_point"],
         "slo_s": case.sweep["operating_slo_s"],
         "output_tok_s": case.sweep["operating"]["output_tok_s"],
-        "fallback_C": case.sweep["quiet_fallback"],
+        "fallback_C": _fallback(case),
         "fallback_loss_pct": _loss(case),
         "onset_C": case.sweep["jitter_onset"],
     }

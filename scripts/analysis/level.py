@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.analysis import burst, confidence, metrics, schema, telemetry_summary, timeline
+from scripts.analysis import burst, confidence, metrics, schema, telemetry_summary, timeline, trend
 from scripts.analysis.steady import steady_window
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ def compute(
     draws = confidence.replicates(level)
     row: dict[str, Any] = {name: value for name, value in counters.items() if value is not None}
     row |= metrics.of_read(level)
+    row |= trend.of_level(level)
     row |= confidence.tails(level)
     row |= confidence.intervals(draws)
     row |= hardware(cell, telemetry)
     row |= metrics.words(cell, steady)
+    row |= dict.fromkeys(metrics.not_seen(row))
     tables = {
         "replicates": pa.Table.from_pandas(draws, preserve_index=False),
         "itl_histogram": timeline.itl_histogram(level),

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from scripts.analysis import burst, stalls
 from scripts.analysis.percentiles import PERCENTILES, quantile, summary, weighted_summary
 from scripts.analysis.samples import NONE, Bool, Float, Int, Requests, Samples, read_samples, requests_of
-from scripts.analysis.schema import FAILURES
+from scripts.analysis.schema import FAILURES, UNSEEN, UNSEEN_FRAC
 
 CLIENT_COLUMNS = (
     "stamp_source",
@@ -108,7 +108,19 @@ def of_read(level: Level) -> Row:
     row["in_step_pct"] = stalls.in_step_pct(level.requests, level.concurrency, level.stalls.slack_ms)
     row |= burst.of_level(level.requests)
     row |= steady(level, row["duration_s"])
-    return row
+    return row | dict.fromkeys(not_seen(row))
+
+
+def not_seen(row: Mapping[str, Any]) -> list[str]:
+    """Return the columns of a level's row that cannot be given because too many of its answers came otherwise than
+    token by token: ITL, its bounds and its intervals; where reasoning was hidden only ITL per token."""
+    hidden = row.get("requests_unseen_hidden_reasoning") or 0
+    bunched = sum(row.get(f"requests_unseen_{name}") or 0 for name in UNSEEN) - hidden
+    limit = UNSEEN_FRAC * (row.get("requests_ok") or 0)
+    start = "itl_" if bunched > limit else "itl_token_" if hidden > limit else None
+    if start is None:
+        return []
+    return [name for name in row if name.removeprefix("steady_").startswith(start) and name.endswith("_ms")]
 
 
 def counts(level: Level) -> Row:
@@ -133,6 +145,9 @@ def counts(level: Level) -> Row:
     row["requests_unequal_prompt"] = int((requests.prompt_tokens[known] != requests.prompt_tokens_asked[known]).sum())
     row["requests_without_usage"] = int((requests.tokens_source[ok] != "usage").sum())
     row["requests_finish_other"] = int((requests.finish_reason[ok] != "length").sum())
+    for name in UNSEEN:
+        row[f"requests_unseen_{name}"] = int((requests.tpot_reason[ok] == name).sum())
+    row["requests_ttft_is_e2el"] = int(requests.ttft_is_e2el[ok].sum())
     row["stale_retries"] = int(requests.stale_retries[requests.stale_retries != NONE].sum())
     return row
 
@@ -264,7 +279,7 @@ def identity_residual_ms(requests: Requests, samples: Samples) -> float | None:
     gaps = (samples.last_ns[usable] - samples.first_ns[usable]) / 1e6
     worst = float(np.abs(decode - gaps).max())
     tpot, tokens = requests.tpot_ms[usable], requests.output_tokens[usable]
-    several = ~np.isnan(tpot) & (tokens > 1)
+    several = ~np.isnan(tpot) & (tokens > 1) & (requests.tpot_reason[usable] == None)  # noqa: E711 - elementwise
     if several.any():
         worst = max(worst, float(np.abs(decode - (tokens - 1) * tpot)[several].max()))
     return worst

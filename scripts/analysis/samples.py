@@ -57,6 +57,8 @@ class Requests:
     ttft_ms: Float
     tpot_ms: Float
     e2el_ms: Float
+    tpot_reason: npt.NDArray[np.object_]
+    ttft_is_e2el: Bool
 
     def __len__(self) -> int:
         """Return the number of measured requests."""
@@ -121,6 +123,10 @@ def requests_of(table: pa.Table) -> Requests:
     def strings(name: str) -> npt.NDArray[np.object_]:
         return np.array(measured.column(name).to_pylist(), dtype=object)
 
+    def later(name: str) -> npt.NDArray[np.object_]:
+        """Return a column that tables of earlier releases do not have; null there."""
+        return strings(name) if name in measured.schema.names else np.full(measured.num_rows, None, dtype=object)
+
     return Requests(
         id=integers("request_id"),
         slot=integers("slot"),
@@ -147,6 +153,8 @@ def requests_of(table: pa.Table) -> Requests:
         ttft_ms=floats("ttft_ms"),
         tpot_ms=floats("tpot_ms"),
         e2el_ms=floats("e2el_ms"),
+        tpot_reason=later("tpot_reason"),
+        ttft_is_e2el=later("ttft_is_e2el") == True,  # noqa: E712 - null is not true
     )
 
 

@@ -5,7 +5,7 @@ docs/metrics.md is generated from this module (``python -m scripts.analysis.docu
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. ``type`` is an Arrow type's name; ``formula`` is empty for what is measured."""
+    """One column. ``type`` is an Arrow type's name; ``formula`` is empty for what is measured; an ``optional`` column
+    is null where a file of an earlier release does not have it.
+
+    ``share``: part of a whole, 0 to 1 (``_frac``) or 0 to 100 (``_pct``): anything else is impossible. ``signed``: a
+    difference, which may be under 0 where its unit is one of time.
+    """
 
     name: str
     type: str
@@ -23,6 +28,9 @@ class Column:
     meaning: str
     formula: str = ""
     nullable: bool = True
+    share: bool = False
+    signed: bool = False
+    optional: bool = False
 
 
 REQUESTS = (
@@ -56,6 +64,15 @@ REQUESTS = (
     Column("ttft_ms", "float64", "ms", "Time to first token", "first token - write end"),
     Column("e2el_ms", "float64", "ms", "End-to-end latency", "last token - write end"),
     Column("tpot_ms", "float64", "ms", "Time per output token", "(e2el - ttft) / (output_tokens - 1)"),
+    Column(
+        "tpot_reason",
+        "string",
+        "",
+        "Why the tokens were not seen one by one: several_choices, one_arrival or bursts, where no speed per token is "
+        "given; hidden_reasoning, where it is that of the tokens that were sent",
+        optional=True,
+    ),
+    Column("ttft_is_e2el", "bool", "", "Several tokens, and all came in one arrival: TTFT is E2EL", optional=True),
     Column("text", "string", "", "Text received, reasoning included"),
 )
 
@@ -152,6 +169,18 @@ FAILURES = {
     "interrupted": "the run was stopped while it was in flight",
 }
 
+UNSEEN = {
+    "hidden_reasoning": "reasoning tokens were counted and not sent",
+    "several_choices": "several choices shared one stream",
+    "one_arrival": "all tokens came in one arrival",
+    "bursts": "tokens came in bursts of more than four frames",
+}
+"""Why the tokens of an answer were not seen one by one, by its name in ``requests.tpot_reason``."""
+
+UNSEEN_FRAC = 0.01
+"""Share of answers whose tokens were not seen one by one above which a level has no ITL: ITL p99 rests on the slowest
+hundredth, so fewer cannot decide it."""
+
 _LATENCIES = {
     "ttft": ("TTFT, over requests that succeeded", "first token - end of the write"),
     "tpot": ("TPOT, over requests that succeeded with two tokens or more", "(E2EL - TTFT) / (output tokens - 1)"),
@@ -222,6 +251,11 @@ _CLOCK = (
     Column("arrivals", "int64", "", "Distinct arrival times with tokens, of requests that succeeded"),
     Column("tokens_per_arrival", "float64", "tokens", "1 when each token came alone", "output tokens / arrivals"),
     *(
+        Column(f"requests_unseen_{name}", "int64", "requests", f"Answers not seen token by token: {meaning}")
+        for name, meaning in UNSEEN.items()
+    ),
+    Column("requests_ttft_is_e2el", "int64", "requests", "Answers of several tokens that came in one arrival"),
+    *(
         Column(
             f"itl_{name}_stamp_{end}_ms",
             "float64",
@@ -236,7 +270,7 @@ _CLOCK = (
         )
     ),
     Column("lost_stamps", "int64", "tokens", "Tokens whose arrival is known only as an interval"),
-    Column("lost_stamp_frac", "float64", "", "Their share", "lost_stamps / output_tokens_total"),
+    Column("lost_stamp_frac", "float64", "", "Their share", "lost_stamps / output_tokens_total", share=True),
     Column("in_flight_mean", "float64", "requests", "In flight, time mean", "sum of (end - start of write) / duration"),
     Column("in_flight_peak", "int64", "requests", "In flight, most at once"),
     Column("little_in_flight", "float64", "requests", "By Little's law; near C", "requests_per_s x mean E2EL"),
@@ -247,19 +281,36 @@ _CLOCK = (
         "Largest miss of the identity of a request",
         "max of |E2EL - TTFT - sum of ITL| and |E2EL - TTFT - (n - 1) x TPOT|",
     ),
-    Column("client_delay_p50_ms", "float64", "ms", "Median of the client's own delay before a write"),
-    Column("client_delay_p99_ms", "float64", "ms", "99th percentile of the same"),
-    Column("client_delay_max_ms", "float64", "ms", "Largest of the same"),
+    Column("client_delay_p50_ms", "float64", "ms", "Median of the client's own delay before a write", signed=True),
+    Column("client_delay_p99_ms", "float64", "ms", "99th percentile of the same", signed=True),
+    Column("client_delay_max_ms", "float64", "ms", "Largest of the same", signed=True),
     Column("connections_opened", "int64", "", "Requests that opened a connection of their own"),
 )
 
+
+def _steady(column: Column, words: str = "; steady state only") -> Column:
+    """Return the column of the same number in the steady state alone."""
+    return replace(column, name=f"steady_{column.name}", meaning=f"{column.meaning}{words}")
+
+
 _STALLS = (
-    Column("stall_share_pct", "float64", "%", "ITL samples that hold another request's prefill (rule above)"),
+    Column(
+        "stall_share_pct", "float64", "%", "ITL samples that hold another request's prefill (rule above)", share=True
+    ),
     Column("stall_share_expected_pct", "float64", "%", "Streams spread, one prompt a step", "(C - 1) / (n_out - 1)"),
     Column("stall_prefills_per_gap_pct", "float64", "%", "First tokens of others that fall into gaps, a gap"),
     Column("stall_prefills_per_stall", "float64", "", "First tokens of others in a gap that holds any"),
-    Column("stall_ms_p50", "float64", "ms", "Median size of a stall", "p50 of stalled gaps - itl_unstalled_p50_ms"),
-    Column("stall_ms_p90", "float64", "ms", "90th percentile of the size", "p90 of stalled gaps - the same"),
+    Column(
+        "stall_ms_p50",
+        "float64",
+        "ms",
+        "Median size of a stall",
+        "p50 of stalled gaps - itl_unstalled_p50_ms",
+        signed=True,
+    ),
+    Column(
+        "stall_ms_p90", "float64", "ms", "90th percentile of the size", "p90 of stalled gaps - the same", signed=True
+    ),
     Column("stall_time_share_pct", "float64", "%", "Decode time lost", "sum of (stalled gap - the same) / all gaps"),
     Column("itl_unstalled_p50_ms", "float64", "ms", "Median of the gaps without a stall"),
 )
@@ -271,6 +322,7 @@ _STEP = (
         "%",
         "Streams that ran in step, first wave left out; null at C = 1",
         "mean of (other first tokens in a request's own step) / (C - 1)",
+        share=True,
     ),
 )
 
@@ -278,7 +330,7 @@ _BURST = (
     Column("ttft_p95_ms", "float64", "ms", "95th percentile of TTFT"),
     Column("burst_requests", "int64", "", "Requests of the first wave that succeeded"),
     Column("burst_requests_above_p95", "int64", "", "Of them, those with a TTFT above p95"),
-    Column("burst_share_above_p95_pct", "float64", "%", "First wave among the requests above p95 TTFT"),
+    Column("burst_share_above_p95_pct", "float64", "%", "First wave among the requests above p95 TTFT", share=True),
     Column("ttft_p99_with_burst_ms", "float64", "ms", "p99 TTFT of all requests", "ttft_p99_ms"),
     Column("ttft_p99_without_burst_ms", "float64", "ms", "p99 TTFT without the first wave"),
 )
@@ -305,7 +357,7 @@ _CONFIDENCE = (
 _STEADY = (
     Column("steady_start_s", "float64", "s", "Start of the steady state, from the start of the run"),
     Column("steady_duration_s", "float64", "s", "Length of the steady state"),
-    Column("steady_frac", "float64", "", "Its share of the run", "steady_duration_s / duration_s"),
+    Column("steady_frac", "float64", "", "Its share of the run", "steady_duration_s / duration_s", share=True),
     Column("steady_requests_ok", "int64", "", "Requests that were released and ended in it"),
     Column("steady_output_tokens_total", "float64", "tokens", "Tokens that arrived in it"),
     Column("steady_output_tok_s", "float64", "tok/s", "Throughput", "steady_output_tokens_total / steady_duration_s"),
@@ -316,7 +368,23 @@ _STEADY = (
     *_latency("steady_"),
     Column("steady_in_flight_mean", "float64", "requests", "In flight, time mean"),
     Column("steady_in_flight_peak", "int64", "requests", "In flight, most at once"),
-    *(Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; gaps that end in it", c.formula) for c in _STALLS),
+    *(_steady(c, "; gaps that end in it") for c in _STALLS),
+)
+
+_TREND = (
+    Column(
+        "trend_pct",
+        "float64",
+        "%",
+        "Throughput of the second half of the steady state over the first, less 1: rule below",
+    ),
+    Column("trend_low_pct", "float64", "%", "Lower end of its 99.9% interval"),
+    Column("trend_high_pct", "float64", "%", "Upper end of its 99.9% interval"),
+    Column("not_steady", "bool", "", "Throughput rose or fell for good while the load ran; null with too few requests"),
+    *(
+        Column(f"quarter_{place}_tok_s", "float64", "tok/s", f"Throughput of the {word} quarter of the steady state")
+        for place, word in enumerate(("first", "second", "third", "last"), start=1)
+    ),
 )
 
 _COUNTERS = (
@@ -325,9 +393,11 @@ _COUNTERS = (
     Column("waiting_mean", "float64", "requests", "Requests that wait in the server, mean of the samples"),
     Column("waiting_peak", "float64", "requests", "The same, largest sample"),
     Column("waiting_drain_s", "float64", "s", "From the start of the run until nothing waits any more"),
-    Column("waiting_steady_share_zero_pct", "float64", "%", "Samples after that drain with nothing waiting"),
-    Column("kv_mean_pct", "float64", "%", "KV pool in use, mean of the samples"),
-    Column("kv_peak_pct", "float64", "%", "KV pool in use, largest sample"),
+    Column(
+        "waiting_steady_share_zero_pct", "float64", "%", "Samples after that drain with nothing waiting", share=True
+    ),
+    Column("kv_mean_pct", "float64", "%", "KV pool in use, mean of the samples", share=True),
+    Column("kv_peak_pct", "float64", "%", "KV pool in use, largest sample", share=True),
     Column("preemptions", "float64", "", "Running requests sent back to the queue, read after the level drained"),
     Column("tok_per_iter", "float64", "tokens", "Tokens an engine step", "delta sum / delta count"),
     Column("tflop_s", "float64", "TFLOP/s", "FLOPs as the server estimates them", "delta / window / 1e12"),
@@ -362,12 +432,12 @@ _HARDWARE = (
     Column("sm_clock_mhz_mean", "float64", "MHz", "The same, mean of the slowest GPU"),
     Column("sm_clock_mhz_max", "float64", "MHz", "The same, largest reading"),
     Column("memory_clock_mhz_min", "float64", "MHz", "Clock of the memory, smallest reading"),
-    Column("gpu_utilization_pct", "float64", "%", "Share of time in which a kernel ran"),
+    Column("gpu_utilization_pct", "float64", "%", "Share of time in which a kernel ran", share=True),
     Column("gpu_memory_peak_bytes", "float64", "B", "GPU memory in use, largest reading"),
     Column("gpu_other_processes", "float64", "", "Compute processes that were not the server's, most at once"),
     Column("throttled", "bool", "", "Some reading said that heat or power held the clocks down"),
     Column("throttle_reasons", "string", "", "What held them down, in words"),
-    Column("throttled_frac", "float64", "", "Share of the readings that said so"),
+    Column("throttled_frac", "float64", "", "Share of the readings that said so", share=True),
     Column("server_cpu_pct", "float64", "%", "CPU of the server; 100 is one logical core"),
     Column("server_rss_peak_bytes", "float64", "B", "Resident memory of the server, largest reading"),
     Column("server_threads_max", "float64", "", "Threads of the server, most at once"),
@@ -395,7 +465,7 @@ _CLIENT = (
 )
 
 _STEADY_SERVER = tuple(
-    Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; steady state only", c.formula)
+    _steady(c)
     for c in (*_COUNTERS, *_HARDWARE)
     if c.name
     in {
@@ -436,9 +506,16 @@ _DERIVED_BOTH = (
     Column("itl_p99_over_p50", "float64", "x", "Unevenness of one level", "itl_p99_ms / itl_p50_ms"),
     Column("itl_mean_over_p50", "float64", "x", "Shows stalls that the median hides", "itl_mean_ms / itl_p50_ms"),
     Column("itl_p99_jump_from_prev", "float64", "x", "ITL p99 over that of the level before"),
-    Column("itl_tail_share_pct", "float64", "%", "Gaps in the tail", "(TPOT p50 - ITL p50) / (ITL p90 - ITL p50)"),
+    Column(
+        "itl_tail_share_pct",
+        "float64",
+        "%",
+        "Gaps in the tail",
+        "(TPOT p50 - ITL p50) / (ITL p90 - ITL p50)",
+        share=True,
+    ),
     Column("decode_p50_s", "float64", "s", "Decode part", "e2el_p50_ms - ttft_p50_ms"),
-    Column("ttft_share_pct", "float64", "%", "Part of TTFT in E2EL", "ttft_p50_ms / e2el_p50_ms"),
+    Column("ttft_share_pct", "float64", "%", "Part of TTFT in E2EL", "ttft_p50_ms / e2el_p50_ms", share=True),
     Column("mfu_pct", "float64", "%", "Use of the compute peak (estimated counters)", "tflop_s / peak"),
     Column("mbu_pct", "float64", "%", "Use of the bandwidth peak (estimated counters, reads)", "read_gb_s / peak"),
     Column("roofline_attained_pct", "float64", "%", "How near a decode step comes", "roofline_floor_ms / itl_p50_ms"),
@@ -452,7 +529,12 @@ _DERIVED_BOTH = (
     Column("kv_residual_pct", "float64", "%", "KV mean less what rounding and blocks explain, relative"),
     Column("joule_per_output_token", "float64", "J", "Energy per output token", "energy_j / output_tokens_total"),
     Column(
-        "identity_residual_medians_ms", "float64", "ms", "Medians do not add", "E2EL - TTFT - (n_out - 1) x TPOT, p50"
+        "identity_residual_medians_ms",
+        "float64",
+        "ms",
+        "Medians do not add",
+        "E2EL - TTFT - (n_out - 1) x TPOT, p50",
+        signed=True,
     ),
 )
 
@@ -470,15 +552,14 @@ _DERIVED = (
     Column("kv_rounding_pct", "float64", "%", "Part of it that rounding to blocks and printed digits can explain"),
     Column("kv_unexplained_pct", "float64", "%", "Part of it that nothing explains"),
     Column("running_mean_refined", "float64", "requests", "Running mean by the KV pool", "kv_reconciled x pool / ctx"),
-    Column("ttft_rest_mean_ms", "float64", "ms", "Front end, IPC and network", "mean TTFT - queue - prefill"),
+    Column(
+        "ttft_rest_mean_ms", "float64", "ms", "Front end, IPC and network", "mean TTFT - queue - prefill", signed=True
+    ),
     Column("little_from", "string", "", "What little_in_flight was computed from: mean or p50"),
     Column("failed", "bool", "", "No request of the level succeeded"),
     Column("disturbed", "bool", "", "Something else ran beside the load, or the machine was not as at other levels"),
     Column("condemned", "bool", "", "A number that cannot be rests on this level"),
-    *(
-        Column(f"steady_{c.name}", c.type, c.unit, f"{c.meaning}; steady state only", c.formula)
-        for c in (*_DERIVED_BOTH, next(c for c in _CLOCK if c.name == "little_in_flight"))
-    ),
+    *(_steady(c) for c in (*_DERIVED_BOTH, next(c for c in _CLOCK if c.name == "little_in_flight"))),
 )
 
 LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
@@ -489,6 +570,7 @@ LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
     "Stalls": (*_STALLS, *_STEP),
     "Launch burst": _BURST,
     "Steady state": _STEADY,
+    "Trend": _TREND,
     "Confidence": _CONFIDENCE,
     "Server counters": _COUNTERS,
     "Hardware": _HARDWARE,
@@ -563,13 +645,17 @@ def read(table: str, path: str | Path, without: Sequence[str] = ()) -> "pa.Table
 
     ``without`` names columns that are not needed and not read (such as the long ``text`` of requests).
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         found = file.read(columns=[name for name in file.schema_arrow.names if name not in without])
+    optional = {column.name for column in TABLES[table] if column.optional}
     for field in arrow(table):
         if field.name in without:
             continue
+        if field.name in optional and field.name not in found.schema.names:
+            found = found.append_column(field, pa.nulls(found.num_rows, field.type))
         if field.name not in found.schema.names:
             raise ValueError(f"{path}: column {field.name!r} of table {table!r} is missing; found {found.schema.names}")
         have = found.schema.field(field.name).type

@@ -43,7 +43,7 @@ def scenario(path: Path) -> tuple[dict[str, Any], Script]:
         (frame["t_ms"], frame["text"].encode() if "text" in frame else bytes.fromhex(frame["hex"]))
         for frame in found["frames"]
     ]
-    return found, Script(frames, found["http_status"])
+    return found, Script(frames, found.get("http_status", 200))
 
 
 @dataclass

@@ -28,7 +28,7 @@ CONTEXT: dict[str, Any] = {
         "vocab": 100,
         "dtype_bytes": 2,
     },
-    "peak_tflop_s": 2e-5,
+    "peak_tflop_s": 2e-4,
     "peak_bandwidth_gb_s": 0.02,
     "max_num_seqs": 32,
     "max_model_len": 400,
@@ -53,6 +53,7 @@ CONTEXT: dict[str, Any] = {
 # made so that T x E2EL / n_out = C, and the running mean is C
 RATES = {1: 20.0, 2: 38.0, 4: 70.0, 8: 110.0, 16: 150.0}
 ITL_P99 = {1: 42.0, 2: 43.0, 4: 44.0, 8: 190.0, 16: 230.0}
+TTFT_P99 = {1: 104.0, 2: 118.0, 4: 146.0, 8: 202.0, 16: 360.0}
 ITL_P50 = {1: 40.0, 2: 41.0, 4: 42.0, 8: 45.0, 16: 50.0}
 
 
@@ -84,17 +85,17 @@ def _levels() -> pd.DataFrame:
                 "identity_residual_max_ms": 0.01,
                 "output_tok_s": rate,
                 "ttft_p50_ms": 96.0 if level == 1 else ttft,
-                "ttft_p99_ms": 20.0 * level + 40,
+                "ttft_p99_ms": TTFT_P99[level],
                 "tpot_p50_ms": (latency - ttft) / (N_OUT - 1),
                 "itl_p50_ms": ITL_P50[level],
-                "itl_p90_ms": 44.0 if level < 16 else 200.0,
+                "itl_p90_ms": ITL_P50[level] + 1 if level < 16 else 200.0,
                 "itl_p99_ms": ITL_P99[level],
                 "itl_mean_ms": (latency - ttft) / (N_OUT - 1),
                 "e2el_p50_ms": latency,
                 "e2el_mean_ms": latency,
                 "running_mean": float(level),
                 "waiting_peak": max(0, level - 4),
-                "waiting_drain_s": (20.0 * level + 40) / 1000,
+                "waiting_drain_s": TTFT_P99[level] / 1000,
                 "waiting_steady_share_zero_pct": 95.0,
                 "burst_share_above_p95_pct": 100.0,
                 "ttft_p99_without_burst_ms": 55.0,
@@ -145,6 +146,22 @@ def changed(column: str, **values: Any) -> pd.DataFrame:
         rows = slice(None) if where == "all" else table["C"] == int(where.removeprefix("C"))
         table.loc[rows, column] = value
     return table
+
+
+def slower_tokens(**values: float) -> pd.DataFrame:
+    """Return the case's levels with every ITL percentile at least these at levels (``C4=…``): a slower decode."""
+    table = levels()
+    for where, value in values.items():
+        for place, name in enumerate(("itl_p50_ms", "itl_p90_ms", "itl_p99_ms")):
+            table.loc[table["C"] == int(where.removeprefix("C")), name] = value + place
+    return table
+
+
+def even(p99: float | None = None) -> pd.DataFrame:
+    """Return the case's levels without a tail of ITL; ``p99`` sets it at every level."""
+    table = levels()
+    tail = table["itl_p50_ms"] + 2
+    return table.assign(itl_p90_ms=table["itl_p50_ms"] + 1, itl_p99_ms=tail if p99 is None else p99)
 
 
 def without(*columns: str) -> pd.DataFrame:

@@ -368,6 +368,7 @@ def test_missing_inputs_give_null_never_a_number() -> None:
         "value": None,
         "threshold": 92.0,
         "levels_unknown": [1, 2, 4],
+        "doubted": [],
         "missing": ["output_tok_s of C=1"],
     }
     assert rules["saturated"]["missing"] == ["output_tok_s of C=4"]

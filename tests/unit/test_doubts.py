@@ -19,7 +19,8 @@ KINDS = (
 )  # fmt: skip
 IMPOSSIBLE = (
     "efficiency_above_100", "share_outside", "latency_under_floor", "negative_time", "tokens_above_roofline",
-    "order_of_percentiles", "running_above_level", "a_kind_nobody_knows",
+    "order_of_percentiles", "running_above_level", "faster_in_company", "slower_alone", "use_above_peak",
+    "first_token_after_last", "tokens_above_streams", "parts_above_whole", "a_kind_nobody_knows",
 )  # fmt: skip
 
 

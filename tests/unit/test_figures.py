@@ -72,7 +72,7 @@ def test_tradeoff_has_p99_and_p50_over_throughput_with_every_tier_and_the_operat
     derived, context = small()
     figure = draw("tradeoff", derived, context)
     (axes,) = figure.axes
-    assert series(figure, "TTFT p99") == {20.0: 60, 38.0: 80, 70.0: 120, 110.0: 200, 150.0: 360}
+    assert series(figure, "TTFT p99") == {20.0: 104, 38.0: 118, 70.0: 146, 110.0: 202, 150.0: 360}
     assert len(series(figure, "TTFT p50")) == 5
     assert axes.get_yscale() == "log" and axes.get_xscale() == "linear"
     assert "tok/s" in axes.get_xlabel() and "ms" in axes.get_ylabel()

@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.harness.load.convert import mark_lost
-from scripts.harness.load.frames import Frame, Reading, StreamParser, error_words, spread
+from scripts.harness.load.convert import Observed, mark_lost
+from scripts.harness.load.fidelity import fidelity_block
+from scripts.harness.load.frames import Frame, Reading, StreamParser, answer_over, error_words, spread
 from scripts.harness.load.framing import Body, BodyEnd, Dechunker, Framing, framing_of
+from scripts.harness.load.spec import FidelityLimits
 from tests import more_cases
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +53,10 @@ def check(reading: Reading, expected: dict[str, Any], tolerance_ms: float = 0.0)
             differ(name, getattr(reading, name), expected[name])
     if "error_contains" in expected and expected["error_contains"] not in (reading.error_message or ""):
         differ("error_message", reading.error_message, expected["error_contains"])
+    if "unseen" in expected and reading.unseen != expected["unseen"]:
+        differ("unseen", reading.unseen, expected["unseen"])
+    if "usage_zero" in expected and reading.usage_zero != expected["usage_zero"]:
+        differ("usage_zero", reading.usage_zero, expected["usage_zero"])
     if "chunks" in expected and len(reading.frames) != expected["chunks"]:
         differ("chunks", len(reading.frames), expected["chunks"])
     if "chunk_tokens" in expected and [frame.tokens for frame in reading.frames] != expected["chunk_tokens"]:
@@ -92,6 +99,8 @@ def test_check_notices_every_difference() -> None:
         "ttft_ms": 6,
         "e2el_ms": 133,
         "itl_ms": [30, 31],
+        "unseen": "bursts",
+        "usage_zero": True,
     }
     for name, value in wrong.items():
         with pytest.raises(AssertionError, match=name.replace("error_contains", "error_message")):
@@ -127,20 +136,70 @@ def test_any_cut_in_two_reads_the_same_tokens(path: Path) -> None:
 @pytest.mark.parametrize("path", MORE, ids=lambda path: path.stem)
 def test_handed_scenario(path: Path) -> None:
     found, frames = parts(path)
-    expected = found["expected"]
+    expected = dict(found["expected"])
     short = bool(expected.get("short"))
     asked = expected["asked_tokens"] if short else expected.get("output_tokens", found["request"]["max_tokens"])
-    reading = read(frames, asked)
+    how = "eof" if expected.get("error_kind") == "truncated" else "complete"
+    reading = read(frames, asked, how)
     if short:
         assert (reading.error_kind, reading.output_tokens) == ("short", expected["delivered_tokens"])
         return
-    if expected.get("success") is False:
+    if expected.get("success") is False and "error_contains" in expected:
         assert reading.error_kind == "server_error_in_stream"
         assert expected["error_contains"] in (reading.error_message or "")
         return
-    check(reading, {name: value for name, value in expected.items() if name != "error_kind"})
-    bytewise = read([(at, bytes([byte])) for at, data in frames for byte in data], asked)
+    judge(reading, expected)
+    bytewise = read([(at, bytes([byte])) for at, data in frames for byte in data], asked, how)
     assert bytewise == reading
+
+
+def judge(reading: Reading, expected: dict[str, Any]) -> None:
+    """Assert what a handed scenario expects of a reading: its values, its speed per token, and what is said of it."""
+    unjudged = set(expected) - JUDGED
+    assert not unjudged, f"keys nothing judges: {sorted(unjudged)}"
+    tpot = tpot_ms(reading)
+    if "tpot_ms" in expected:
+        assert tpot == (None if expected["tpot_ms"] is None else pytest.approx(expected["tpot_ms"]))
+    if "tpot_between" in expected:
+        low, high = expected["tpot_between"]
+        assert tpot is None or low <= tpot <= high
+    for name, value in expected.get("forbidden", {}).items():
+        assert getattr(reading, name, None) != value
+    if "ttft_ms_any_of" in expected:
+        assert reading.frames[0].arrival_ns / 1e6 in expected["ttft_ms_any_of"]
+    for pattern in expected.get("says", ()):
+        assert re.search(pattern, said(reading)), f"nothing says {pattern!r}: {said(reading)!r}"
+    plain = {name: value for name, value in expected.items() if name not in ("says", "tpot_ms", "tpot_between")}
+    check(reading, plain, expected.get("ttft_tolerance_ms", 0.0))
+
+
+JUDGED = {
+    *("success", "prompt_tokens", "output_tokens", "finish_reason", "tokens_source", "text", "reasoning"),
+    *("error_kind", "error_contains", "chunks", "chunk_tokens", "ttft_ms", "ttft_tolerance_ms", "e2el_ms", "itl_ms"),
+    *("tpot_ms", "tpot_between", "says", "forbidden", "ttft_ms_any_of", "note", "must_state_which"),
+    "counted_in_throughput",
+}
+
+
+def tpot_ms(reading: Reading) -> float | None:
+    """Return the speed per token as a request's row has it."""
+    output = reading.output_tokens
+    if reading.unseen == "hidden_reasoning":
+        output = sum(frame.tokens for frame in reading.frames)
+    elif reading.unseen is not None:
+        return None
+    if output is None or output < 2:
+        return None
+    return (reading.frames[-1].arrival_ns - reading.frames[0].arrival_ns) / 1e6 / (output - 1)
+
+
+def said(reading: Reading) -> str:
+    """Return what the fidelity block says of a level that holds this answer alone."""
+    observed = Observed(answers=1, usage_zero=int(reading.usage_zero))
+    if reading.unseen is not None:
+        observed.unseen[reading.unseen] = 1
+    block = fidelity_block(observed, FidelityLimits(), None)
+    return " ".join(block["warnings"])
 
 
 def test_further_scenarios_are_used_where_they_are() -> None:
@@ -214,6 +273,47 @@ def test_what_comes_behind_the_end_says_nothing(behind: bytes) -> None:
     body = b'data: {"choices":[{"text":"x","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
     reading = read([(1, body + behind)], 1)
     assert (reading.error_kind, reading.output_tokens, reading.text) == (None, 1, "x")
+
+
+@pytest.mark.parametrize(
+    ("tail", "over"),
+    [
+        (b'\ndata: {"choices":[{"text":"x","finish_reason":"stop"}]}\n\n', "finished"),
+        (
+            b'\ndata: {"choices":[{"text":"x","finish_reason":"stop"}]}\n\ndata: {"choices":[],"usage":{}}\n\n',
+            "finished",
+        ),
+        (b"\r\n\r\nd\r\ndata: [DONE]\r\n\r\n", "done"),
+        (b"\ndata:[DONE]\n", "done"),
+        (b'\ndata: {"choices":[{"text":"x","finish_reason":""}]}\n\n', None),
+        (b'\ndata: {"choices":[{"text":"x","finish_reason":"null"}]}\n\n', None),
+        (b'\ndata: {"choices":[{"text":"x","finish_reason":null}]}\n\n', None),
+        (b'\ndata: {"choices":[{"text":"data: [DONE]","finish_reason":null}]}\n\n', None),
+        (b'\ndata: {"choices":[{"text":"\\"finish_reason\\": \\"stop\\"","finish_reason":null}]}\n\n', None),
+        (b'"finish_reason":"stop"}]}\n\n: ping\n\n', None),
+        (b'data: [DONE] and more of a cut text"}]}\n\n', None),
+        (b'\ndata: {"choices":[{"finish_reason":"stop"}]}\n\ndata: {"choices":[{"text":"y"}]}\n\n', None),
+        (b'\ndata: {"choices":[{"text":"x","finish_reason":"stop"}', None),
+    ],
+)
+def test_frames_decide_whether_an_answer_is_over(tail: bytes, over: str | None) -> None:
+    assert answer_over(tail) == over
+
+
+@pytest.mark.parametrize("reason", ["", "null", "None", " "])
+@pytest.mark.parametrize("how", ["complete", "eof"])
+def test_no_reason_yet_however_it_is_written_ends_no_answer(reason: str, how: str) -> None:
+    frame = b"data: " + json.dumps({"choices": [{"text": "x", "finish_reason": reason}]}).encode() + b"\n\n"
+    reading = read([(1, frame * 4)], 4, how)
+    assert (reading.error_kind, reading.finish_reason, reading.output_tokens) == ("truncated", None, 4)
+
+
+def test_bursts_begin_above_four_frames_an_arrival() -> None:
+    def packed(size: int) -> str | None:
+        frames = [(at * 1000, b'data: {"choices":[{"text":"x"}]}\n\n' * size) for at in range(1, 5)]
+        return read([*frames, (5000, b"data: [DONE]\n\n")], 4 * size).unseen
+
+    assert [packed(size) for size in (1, 4, 5, 16)] == [None, None, "bursts", "bursts"]
 
 
 def test_a_raw_control_character_in_a_text_is_taken() -> None:

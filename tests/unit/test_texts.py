@@ -156,7 +156,7 @@ VERDICTS: list[tuple[pd.DataFrame, dict[str, Any], str]] = [
     (SATURATED, case.CONTEXT, "Throughput is saturated at C=16"),
     (case.changed("e2el_mean_ms", C8=1.0), case.CONTEXT, "not stated: barred by A9"),
     (case.levels(), case.CONTEXT, "The tail of ITL draws the knee"),
-    (case.changed("itl_p99_ms", all=45.0), case.CONTEXT, "No knee in ITL"),
+    (case.even(), case.CONTEXT, "No knee in ITL"),
     (case.changed("itl_samples", C8=7), case.CONTEXT, "Whether there is jitter is not stated: barred by A8"),
     (case.without("itl_p50_ms"), case.CONTEXT, "Whether there is jitter cannot be evaluated, for lack of itl_p50_ms"),
     (case.levels().assign(requests_ok=0), case.CONTEXT, "No request succeeded at any level"),
@@ -184,12 +184,12 @@ def test_leads_change_with_the_data() -> None:
     plain = leads_of(case.levels())
     assert plain["itl"] == "Jitter begins at C=8, and only the tail shows it."
     assert plain["tradeoff"] == "Every further token per second costs more latency."
-    assert leads_of(case.changed("itl_p99_ms", all=45.0))["itl"] == "No level jitters."
-    assert leads_of(case.changed("ttft_p99_ms", all=50.0))["tradeoff"].startswith(
+    assert leads_of(case.even())["itl"] == "No level jitters."
+    assert leads_of(case.changed("ttft_p99_ms", all=200.0))["tradeoff"].startswith(
         "Further throughput does not cost more"
     )
     assert leads_of(case.changed("output_tok_s", C16=90.0))["tradeoff"].startswith("More concurrency brings no more")
-    slower = leads_of(case.changed("output_tok_s", C4=15.0))["tradeoff"]
+    slower = leads_of(case.changed("output_tok_s", C4=37.0, C8=80.0))["tradeoff"]
     assert slower.startswith("More concurrency does not always bring more") and slower.endswith("the step to C=4.")
     assert leads_of(case.changed("ttft_p99_ms", C4=70.0, C8=160.0))["tradeoff"].startswith("The last tokens per second")
     assert leads_of(case.without("ttft_p99_ms"))["tradeoff"].startswith("What a further token per second costs cannot")
@@ -224,5 +224,5 @@ def test_what_falls_short_is_said_beside_the_claim() -> None:
     assert "gives more throughput" not in said(case.levels(), "F13")
     assert said(slower, "F13b").startswith("The next level up, C=16, brings no more")
     assert "costs" not in said(slower, "F13b"), "going back gains throughput, it costs none"
-    flat = case.changed("itl_p99_ms", all=150.0)
+    flat = case.even(150.0)
     assert said(flat, "F4").startswith("Jitter begins at C=1, and the tail hardly grows")

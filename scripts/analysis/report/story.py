@@ -12,6 +12,7 @@ from scripts.analysis.finding import NOT_TRUSTED, Finding
 from scripts.analysis.report.definitions import definition, shown
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
+from scripts.analysis.schema import UNSEEN
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,17 @@ def cap_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words
             nominal=f"{nominal:g}" if known(nominal) else words("not_known"),
         ),
     )
+
+
+def unseen_notices(rows: Sequence[Mapping[str, Any]], words: Words) -> list[str]:
+    """Say, for each reason, at which levels answers came otherwise than token by token; nothing where none did."""
+    found = []
+    for name in UNSEEN:
+        counts = {row["C"]: int(row[f"requests_unseen_{name}"]) for row in rows if row.get(f"requests_unseen_{name}")}
+        if counts:
+            levels = ", ".join(map(str, counts))
+            found.append(words(f"unseen.{name}", levels=levels, count=sum(counts.values())))
+    return found
 
 
 def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words) -> str | None:

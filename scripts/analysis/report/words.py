@@ -165,6 +165,25 @@ WORDS: dict[str, tuple[str, str]] = {
         "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",
     ),
     "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
+    "unseen.one_arrival": (
+        "At C = {levels}, {count} answers came in one arrival: something between server and client buffers them, such as "
+        "a proxy. Their time to first token is their whole latency, and no speed per token is given.",
+        "C = {levels}:{count} 个回答一次性到达,说明服务端与客户端之间有缓冲(例如代理)。其首 token 时间等于整个延迟,不给出逐 token 速度。",
+    ),
+    "unseen.bursts": (
+        "At C = {levels}, {count} answers came in bursts of many tokens at once: something between server and client "
+        "buffers them, such as a proxy. No speed per token is given.",
+        "C = {levels}:{count} 个回答成批到达,说明服务端与客户端之间有缓冲(例如代理)。不给出逐 token 速度。",
+    ),
+    "unseen.hidden_reasoning": (
+        "At C = {levels}, {count} answers hold reasoning tokens that the server counts and does not send. Time to "
+        "first token and the speed per token are those of the tokens that were sent.",
+        "C = {levels}:{count} 个回答含有计入用量但未发送的推理 token。首 token 时间与逐 token 速度只针对已发送的 token。",
+    ),
+    "unseen.several_choices": (
+        "At C = {levels}, {count} answers hold several choices in one stream. No speed per token is given.",
+        "C = {levels}:{count} 个回答在一条流里含多个候选。不给出逐 token 速度。",
+    ),
     "missing.section": ("Not given, so not shown: {what}.", "未提供,故不显示:{what}。"),
     "missing.startup": ("the startup log", "启动日志"),
     "missing.fidelity": ("the client's fidelity block", "客户端保真度数据"),

@@ -58,6 +58,12 @@ class Observed:
     stale_retries: int = 0
     connects: int = 0
     running_usage: int = 0
+    answers: int = 0
+    """Requests that succeeded, warm-up left out."""
+    usage_zero: int = 0
+    """Answers whose usage said 0 output tokens although tokens came."""
+    unseen: dict[str, int] = field(default_factory=dict)
+    """Answers whose tokens were not seen one by one, by reason (``frames.Reading.unseen``)."""
     unfinished: int = 0
     """Requests without an end in the journal: the process died first."""
 
@@ -219,6 +225,12 @@ def _row(
     ttft = None if first is None or write_end is None else (first - write_end) / 1e6
     e2el = None if last is None or write_end is None else (last - write_end) / 1e6
     output = reading.output_tokens
+    unseen = reading.unseen
+    if unseen == "bursts" and lost:
+        unseen = None  # the reader was late: its bounds say how much of the bunching was its own
+    seen = 0 if output is None else output
+    if unseen is not None:  # of hidden reasoning the rest was seen, and has a speed of its own
+        seen = sum(frame.tokens for frame in reading.frames) if unseen == "hidden_reasoning" else 0
     delay = None if write_end is None else write_end - scheduled - (connect if connect is not None else 0)
     ended = request.last_ns if how in ("complete", "eof", "left_open") and request.head else end.get("ns")
     row = {
@@ -251,9 +263,9 @@ def _row(
         "arrivals": len({frame.arrival_ns for frame, _ in frames}),
         "ttft_ms": ttft,
         "e2el_ms": e2el,
-        "tpot_ms": (e2el - ttft) / (output - 1)
-        if ttft is not None and e2el is not None and output is not None and output > 1
-        else None,
+        "tpot_ms": (e2el - ttft) / (seen - 1) if ttft is not None and e2el is not None and seen > 1 else None,
+        "tpot_reason": unseen,
+        "ttft_is_e2el": None if ttft is None or output is None else ttft == e2el and output > 1,
         "text": reading.text if reading.text or reading.frames else None,
         "reasoning": reading.reasoning if reading.reasoning else None,
         "response_id": reading.response_id,
@@ -264,6 +276,11 @@ def _row(
         observed.stale_retries += end["stale"]
         observed.connects += connect is not None
         observed.running_usage += reading.running_usage
+        if reading.error_kind is None:
+            observed.answers += 1
+            observed.usage_zero += reading.usage_zero
+            if unseen is not None:
+                observed.unseen[unseen] = observed.unseen.get(unseen, 0) + 1
         if delay is not None:
             observed.delay.add(delay)
             observed.delay_ns += delay

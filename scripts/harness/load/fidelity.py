@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from scripts.analysis.schema import UNSEEN_FRAC
 from scripts.harness.load.convert import Observed
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.spec import FidelityLimits
@@ -43,6 +44,16 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
                 f"arrivals are stamped by the client, whose lag p99 of {lag_p99_ms:.2f} ms is over {allowed:.2f} ms"
                 f" ({limits.lag_frac_of_itl:.0%} of ITL p50): ITL p99 is not reliable"
             )
+    unseen = unseen_sentences(observed)
+    warnings += unseen
+    bunched = sum(count for name, count in observed.unseen.items() if name != "hidden_reasoning")
+    if bunched > UNSEEN_FRAC * observed.answers:
+        reliable = False
+    if observed.usage_zero:
+        warnings.append(
+            f"the server's usage said 0 output tokens in {_of(observed.usage_zero, observed.answers)}, although text "
+            "came: frames with text were counted instead, one token each"
+        )
     limited = False
     busiest = max((share for share in cpu if share is not None), default=None)
     if busiest is not None and busiest > limits.cpu_frac:
@@ -87,6 +98,9 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
         "clock_steps_ms": [step / 1e6 for step in observed.clock_steps_ns],
         "stale_connections": observed.stale_retries,
         "connects": observed.connects,
+        "answers": observed.answers,
+        "answers_unseen": dict(observed.unseen),
+        "answers_usage_zero": observed.usage_zero,
         "unfinished_requests": observed.unfinished,
         "ttft_rule": "first growth of the usage count"
         if observed.running_usage
@@ -95,6 +109,28 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
         "client_limited": limited,
         "warnings": warnings,
     }
+
+
+def unseen_sentences(observed: Observed) -> list[str]:
+    """Return, for each reason, how many answers came otherwise than token by token, and what that means."""
+    words = {
+        "one_arrival": "came in one arrival: something between server and client buffers them, such as a proxy; their "
+        "time to first token is their whole latency, and no speed per token can be given",
+        "bursts": "came in bursts of many frames at once: something between server and client buffers them, such as a "
+        "proxy; no speed per token is given",
+        "hidden_reasoning": "hold reasoning tokens that the server counts and does not send: those were not seen; "
+        "time to first token and the speed per token are those of the tokens that were",
+        "several_choices": "hold several choices in one stream: no speed per token is given",
+    }
+    return [
+        f"{_of(observed.unseen[name], observed.answers)} {text}"
+        for name, text in words.items()
+        if name in observed.unseen
+    ]
+
+
+def _of(count: int, answers: int) -> str:
+    return f"{count} of {answers} answers"
 
 
 def _ms(histogram: Histogram, share: float, unit: float) -> float | None:

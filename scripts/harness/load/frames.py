@@ -10,7 +10,11 @@ The rules (docs/fidelity.md has them as a table):
 * **How many tokens**: the last ``usage`` decides. Otherwise token ids or log probabilities, otherwise frames. Where
   usage and frames differ, the tokens are spread over the frames that carry text (empty frames before one count for
   it).
-* ``[DONE]`` or a finish reason ends an answer; a stream that ends with neither is truncated.
+* ``[DONE]`` or a finish reason ends an answer; a stream that ends with neither is truncated. Servers write "no reason
+  yet" as null, as an empty string or as the word null: none of them is a reason.
+* A ``usage`` that says 0 tokens although frames carried text says nothing; frames are counted then.
+* **Tokens nobody saw** (``Reading.unseen``): reasoning that is counted and not sent, several choices in one stream,
+  everything in one arrival, bursts of many frames. The answer is whole, and no speed per token can be had from it.
 * An error object inside the stream, even as the first frame, fails the request with the server's words.
 """
 
@@ -39,7 +43,11 @@ TRANSPORT_FAILURES = frozenset(
     }
 )
 _FAILED_FINISH = frozenset({"error", "abort", "aborted", "cancelled"})
+_NO_REASON = frozenset({"", "null", "none", "undefined"})
 _NO_USAGE = -1
+BURST_FRAMES = 4.0
+"""Frames of one answer that share an arrival, on average, above which it came in bursts. Servers that pack put up to
+four tokens into one write; a proxy that buffers sends what a fixed time or a full buffer holds, which is far more."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,10 @@ class Reading:
     response_id: str | None
     running_usage: bool
     """The server kept a count of tokens in its frames, and arrivals were read from its growth."""
+    unseen: str | None = None
+    """Why its tokens were not seen one by one: hidden_reasoning, several_choices, one_arrival, bursts; else None."""
+    usage_zero: bool = False
+    """The server's usage said 0 output tokens although tokens came."""
 
 
 class StreamParser:
@@ -91,6 +103,8 @@ class StreamParser:
         self.response_id: str | None = None
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
+        self.reasoning_tokens: int | None = None
+        self._choices: set[int] = set()
         self.problem: tuple[str, str] | None = None
         """(error kind, words) of the first thing that went wrong."""
         self._texts: list[str] = []
@@ -188,8 +202,11 @@ class StreamParser:
         usage = frame.get("usage")
         running = _NO_USAGE
         if isinstance(usage, dict):
-            self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt_tokens)
-            completion = _count(usage.get("completion_tokens"), None)
+            self.prompt_tokens = _count(_either(usage, "prompt_tokens", "input_tokens"), self.prompt_tokens)
+            completion = _count(_either(usage, "completion_tokens", "output_tokens"), None)
+            details = _either(usage, "completion_tokens_details", "output_tokens_details")
+            if isinstance(details, dict):
+                self.reasoning_tokens = _count(details.get("reasoning_tokens"), self.reasoning_tokens)
             if completion is not None:
                 self.completion_tokens = running = completion
         if self.response_id is None and isinstance(frame.get("id"), str):
@@ -203,10 +220,10 @@ class StreamParser:
                 continue
             piece, thought, tokens, role = _content(choice)
             text, reasoning, counted, role_only = text + piece, reasoning + thought, counted + tokens, role_only or role
-            reason = choice.get("finish_reason")
-            if isinstance(reason, dict):  # one family of servers sends {"type": "length", …}
-                reason = reason.get("type")
-            if isinstance(reason, str) and reason:
+            if (piece or thought or tokens) and isinstance(index := choice.get("index"), int):
+                self._choices.add(index)
+            reason = finish_reason(choice)
+            if reason is not None:
                 self.finish_reason, finished = reason, True
         if text:
             self._texts.append(text)
@@ -238,6 +255,10 @@ class StreamParser:
         were wanted; with ``exact``, fewer are a failure (short).
         """
         self._flush_unended(how)
+        usage_zero = self.completion_tokens == 0 and self.token_seen
+        if usage_zero:
+            self.completion_tokens = None
+            self.prompt_tokens = self.prompt_tokens or None
         frames, source = self._frames()
         counted = sum(frame.tokens for frame in frames)
         output = self.completion_tokens if source == "usage" else (counted if frames else None)
@@ -256,6 +277,8 @@ class StreamParser:
             reasoning=_joined(self._reasonings),
             response_id=self.response_id,
             running_usage=self._running(),
+            unseen=self._unseen(frames, output),
+            usage_zero=usage_zero,
         )
 
     def _flush_unended(self, how: str) -> None:
@@ -296,7 +319,11 @@ class StreamParser:
         if not ended:
             return "truncated", words or "the stream ended without a finish reason and without [DONE]"
         if not frames or output == 0:
-            return "no_tokens", f"no frame carried a token (finish reason {self.finish_reason}, usage {output})"
+            hidden = f", {self.reasoning_tokens} of them reasoning that was not sent" if self._hidden() else ""
+            return (
+                "no_tokens",
+                f"no frame carried a token (finish reason {self.finish_reason}, usage {output}{hidden})",
+            )
         return None, None
 
     def _no_stream(self, how: str) -> tuple[str, str]:
@@ -332,6 +359,25 @@ class StreamParser:
         return body.decode(errors="replace").strip()[:MESSAGE_LENGTH]
 
     # Counting
+
+    def _hidden(self) -> int:
+        """Return how many of the answer's tokens are reasoning that the server counted and did not send."""
+        total, thought = self.completion_tokens, self.reasoning_tokens
+        if not thought or total is None or thought > total or self._reasonings or self._running():
+            return 0
+        return thought
+
+    def _unseen(self, frames: list[Frame], output: int | None) -> str | None:
+        if output is None or output < 2 or not frames:
+            return None
+        if self._hidden():
+            return "hidden_reasoning"
+        if len(self._choices) > 1:
+            return "several_choices"
+        arrivals = len({frame.arrival_ns for frame in frames})
+        if arrivals == 1:
+            return "one_arrival"
+        return "bursts" if len(frames) > BURST_FRAMES * arrivals else None
 
     def _running(self) -> bool:
         """Whether ``usage`` in the frames is a running count.
@@ -370,6 +416,7 @@ class StreamParser:
             source: str | None = ("token_ids" if have_counts else "frames") if carrying else None
         else:
             source = "usage"
+            total -= self._hidden()
             held = [1 + self._held_before[index] for index in carrying]
             if have_counts and sum(counted) == total:
                 weights = counted
@@ -392,6 +439,42 @@ def spread(total: int, parts: int) -> list[int]:
     [4, 3, 3, 3]
     """
     return [-(-total * (part + 1) // parts) - -(-total * part // parts) for part in range(parts)]
+
+
+def finish_reason(choice: dict[str, Any]) -> str | None:
+    """Return why a choice of a frame ended; None while it goes on, however the server writes that."""
+    reason = choice.get("finish_reason")
+    if isinstance(reason, dict):  # one family of servers sends {"type": "length", …}
+        reason = reason.get("type")
+    return reason if isinstance(reason, str) and reason.strip().lower() not in _NO_REASON else None
+
+
+def answer_over(tail: bytes) -> str | None:
+    """Return whether the last whole frames in ``tail`` end an answer: "done" after ``[DONE]``, "finished" after a
+    finish reason (a frame with usage alone may follow it), else None.
+
+    ``tail`` is the end of a body, chunk framing and all. Only ``data`` lines that start a line are frames: a JSON text
+    holds no line end, so what a token says is never taken for one. The first line may be cut and is passed over.
+
+    >>> answer_over(b'\\ndata: {"choices":[{"text":"data: [DONE]"}]}\\n\\n') is None
+    True
+    """
+    for line in reversed(tail.split(b"\n")[1:]):
+        name, colon, value = line.strip().partition(b":")
+        if name != b"data" or not colon or not line.startswith(b"data"):
+            continue
+        value = value.strip()
+        if value == b"[DONE]":
+            return "done"
+        frame = _decode(value)
+        choices = frame.get("choices") if isinstance(frame, dict) else None
+        if choices == []:
+            continue
+        if not isinstance(choices, list):
+            return None
+        ended = any(isinstance(choice, dict) and finish_reason(choice) is not None for choice in choices)
+        return "finished" if ended else None
+    return None
 
 
 def error_words(frame: dict[str, Any]) -> str | None:
@@ -457,6 +540,12 @@ def _joined(pieces: list[str]) -> str:
     if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _either(usage: dict[str, Any], name: str, other: str) -> Any:
+    """Return what stands under the usual name, else under the one the newer APIs use."""
+    found = usage.get(name)
+    return usage.get(other) if found is None else found
 
 
 def _count(value: Any, otherwise: int | None) -> int | None:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import httpcore
 
 from scripts.harness.load.clock import ask_for_stamps
-from scripts.harness.load.frames import StreamParser
+from scripts.harness.load.frames import StreamParser, answer_over
 from scripts.harness.load.framing import Body, BodyEnd, Framing
 from scripts.harness.load.journal import NO_STAMP, Read
 from scripts.harness.tls import IN_A_LOAD, refusal
@@ -27,7 +27,7 @@ from scripts.harness.tls import IN_A_LOAD, refusal
 READ_SIZE = 65536
 _STAMP_SPACE = socket.CMSG_SPACE(16)
 _EARLY = 65536
-_FINISHED = re.compile(rb'"finish_reason": ?"')
+_DONE, _FINISH = b"[DONE]", b"finish_reason"
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _INFORMATIONAL = re.compile(rb"HTTP/1\.[01] 1\d\d[ \r\n]")
 
@@ -151,11 +151,12 @@ class StampedStream(httpcore.AsyncNetworkStream):
             self.token_seen = parser.token_seen
 
     def left_open(self, long: bool) -> bool:
-        """Whether the answer looks complete although the body was not ended: after [DONE], or, after a ``long``
-        silence, after a finish reason."""
-        if not self._recording:
+        """Whether the answer is over although the body was not ended: after [DONE], or, after a ``long`` silence, after
+        a finish reason. The frames themselves decide, never bytes that look like them."""
+        if not self._recording or (_DONE not in self.last_data and _FINISH not in self.last_data):
             return False
-        return b"[DONE]" in self.last_data or (long and _FINISHED.search(self.last_data) is not None)
+        over = answer_over(self.last_data)
+        return over == "done" or (long and over == "finished")
 
     # The readiness callback
 

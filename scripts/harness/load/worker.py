@@ -83,6 +83,7 @@ class Worker:
         self.phase = "starting"
         self.loop_lag = Histogram()
         self.timeout = {"connect": spec.timeouts.connect_s}
+        self.one_choice = spec.body.get("n", 1) == 1  # of several, one may end long before the others
 
     # Building
 
@@ -258,7 +259,7 @@ class Worker:
                         stream.expire("timeout_first_token")
                 elif silent > between or now - max(stream.progress_ns, started) > between:
                     stream.expire("timeout_between_tokens")
-                if silent > LEFT_OPEN_DONE_NS and stream.left_open(silent > LEFT_OPEN_FINISHED_NS):
+                if silent > LEFT_OPEN_DONE_NS and stream.left_open(self.one_choice and silent > LEFT_OPEN_FINISHED_NS):
                     stream.finish_early("left_open")
 
     async def flush(self) -> None:
