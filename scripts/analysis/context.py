@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scripts.analysis import attached
+
 CLIENT_KEYS = ("endpoint", "prompt", "vocabulary", "seed")
 
 
@@ -67,6 +69,7 @@ def build(
         "cpu": machine["cpu"],
         "host": machine,
         "boots": boots(cells),
+        "attached": attached.conditions(cells),
         "levels_off": sorted(off),
         "order": {str(cell["level"]): cell["order"] for cell in cells},
         "project": {str(cell["level"]): cell["project"] for cell in cells},

@@ -13,6 +13,6 @@ def plain_url(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return "(an address that cannot be read)"
-    address = parts.netloc.rpartition("@")[2]
-    path = parts.path if parts.netloc else parts.path.rpartition("@")[2]
-    return (f"{parts.scheme}://{address}" if parts.netloc else f"{parts.scheme}:" if parts.scheme else "") + path
+    if not parts.netloc:  # none that can be asked: what stands before an @ may be a password
+        return url.partition("?")[0].partition("#")[0].rpartition("@")[2]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

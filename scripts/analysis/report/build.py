@@ -130,6 +130,7 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
     failed = [str(row["C"]) for row in rows if row.get("failed")]
     if failed:
         notices.append(words("failed_levels", levels=", ".join(failed)))
+    notices += story.attached_notices(context.get("attached") or {}, words)
     notices += story.unseen_notices(rows, words)
     values = {
         "words": words,
