@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import alone, engines, machine, plan, process, quiet, records, rounds, server, surroundings
+from scripts.harness import alone, engines, machine, plan, process, quiet, records, rounds, server, surroundings, tls
 from scripts.harness.alone import Judgement
 from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
@@ -73,8 +73,7 @@ def wanted(job_sweep: Sweep, settings: Mapping[str, Any], level: int | None) -> 
         identity=plan.server_identity(settings),
         server={
             **settings["server"],
-            "port": section["server"]["port"],
-            "api_key_env": section["server"]["api_key_env"],
+            **{key: section["server"].get(key) for key in ("port", "api_key_env", "tls_ca", "tls_verify")},
         },
         workload=settings["workload"],
         levels=levels,
@@ -289,7 +288,8 @@ def _measure(
     (run / "startup.log").write_text(attached.startup_log, encoding="utf-8")
     spec = _load_spec(job, attached, limits, run.name, attempt)
     targets = engine.scrape_targets(str(record["base_url"]), record["resolved"])
-    scraper = Scraper(targets, spec.headers, run / "scrapes.parquet", float(limits["scrape_interval_s"]))
+    interval_s = float(limits["scrape_interval_s"])
+    scraper = Scraper(targets, spec.headers, run / "scrapes.parquet", interval_s, tls.of(record["resolved"]))
     belongs = quiet.belonging(attached, places)
     on_gpu = belongs.known != "elsewhere" and (engine.uses_gpu(record["resolved"]) or engine.attaches_only)
     before_level, waited = _when_quiet(belongs, on_gpu, float(limits["quiet_s"]), stop, say)
@@ -376,6 +376,7 @@ def _measure(
         "window": window,
         "client": result.fidelity,
         "counts": counts,
+        "scrape_problems": scraper.problems(),
         "telemetry_problem": next((text for text in problem if text), None),
         "host": {"load_average": machine.load_average()},
         "calibration": {"before": before_level, "after": after_level},
@@ -437,7 +438,7 @@ def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: 
         base_url=str(record["base_url"]),
         body=attached.engine.request_body(workload, str(record["model"]), load.PROMPT),
         headers=attached.engine.headers(record["resolved"]),
-        endpoint=attached.engine.endpoint(workload),
+        endpoint=attached.engine.endpoint(workload, record["resolved"]),
         kind=workload["endpoint"],
         concurrency=job.level,
         requests=plan.requests_of(job.level, settings),
@@ -451,6 +452,8 @@ def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: 
         ),
         vocabulary=(first, last + 1),
         seed=seed,
+        exact_output=workload.get("ignore_eos", True),
+        tls_verify=tls.of(record["resolved"]),
         processes=settings["processes"],
         timeouts=load.Timeouts(
             connect_s=limits["connect_s"],

@@ -134,6 +134,7 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
         notices.append(words("failed_levels", levels=", ".join(failed)))
     startup = context.get("startup")
     notices += [words("from_log", text=text) for text in to_tell(startup if isinstance(startup, Mapping) else {})]
+    notices += story.attached_notices(context.get("attached") or {}, words)
     notices += story.unseen_notices(rows, words)
     values = {
         "words": words,

@@ -166,6 +166,47 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
     "from_log": ("Startup log: {text}.", "启动日志：{text}。"),
+    "attached.unchecked": (
+        "The server's certificate was not checked at C = {levels} (server.tls_verify: false): nothing shows that it was the server that was meant.",
+        "C = {levels}:未校验服务端证书(server.tls_verify: false),无法确认所测的就是目标服务端。",
+    ),
+    "attached.text": (
+        "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; the server counted {min} to {max} tokens in a prompt.",
+        "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端统计每条提示词 {min} 至 {max} tokens。",
+    ),
+    "attached.text_unknown": (
+        "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; how many tokens they had is not known, since the server sends no usage.",
+        "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端未返回 usage,实际 token 数未知。",
+    ),
+    "attached.counters": (
+        "The server's counters are not known at C = {levels}: {why}. What rests on them cannot be evaluated.",
+        "C = {levels}:服务端计数器未知:{why}。依赖计数器的结论无法判定。",
+    ),
+    "attached.counters.away": (
+        "its /metrics redirects to another host ({to}), which is not followed",
+        "其 /metrics 重定向到另一主机({to}),不予跟随",
+    ),
+    "attached.counters.loop": ("its /metrics redirects without end", "其 /metrics 无休止地重定向"),
+    "attached.counters.size": (
+        "its /metrics is larger than what is read of a page",
+        "其 /metrics 页面超过读取上限",
+    ),
+    "attached.counters.timeout": ("its /metrics did not answer in time", "其 /metrics 未在时限内应答"),
+    "attached.counters.closed": (
+        "the connection broke off while its /metrics was read",
+        "读取其 /metrics 时连接中断",
+    ),
+    "attached.counters.refused": ("nobody took the connection to its /metrics", "无法连接其 /metrics"),
+    "attached.counters.tls": (
+        "the encrypted connection to its /metrics failed",
+        "与其 /metrics 的加密连接失败",
+    ),
+    "attached.counters.protocol": ("what its /metrics sent is not HTTP", "其 /metrics 返回的不是 HTTP"),
+    "attached.counters.status": ("its /metrics answered with status {status}", "其 /metrics 返回状态码 {status}"),
+    "attached.counters.content": (
+        "its /metrics is a page for people (HTML), not counters",
+        "其 /metrics 是网页(HTML),不是计数器",
+    ),
     "unseen.one_arrival": (
         "At C = {levels}, {count} answers came in one arrival: something between server and client buffers them, such as "
         "a proxy. Their time to first token is their whole latency, and no speed per token is given.",
