@@ -4,7 +4,7 @@ An audit over levels is evaluated at every level that has its inputs and fails w
 an input are named in ``levels_unknown``. With no level to judge it cannot be evaluated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from scripts.analysis.derive import Derived
 from scripts.analysis.finding import Finding, judged, lacking
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import first, get, minus, number, percent, ratio, times
+from scripts.harness.startup_log.account import WITH_ESTIMATE
 
 THROUGHPUT = ("F1", "F2", "F3", "F3b", "F13b")
 LATENCY = ("F4", "F5", "F6", "F6b", "F6c", "F6d", "F7b", "F9", "F12", "F13", "F13b", "F14", "F15")
@@ -258,9 +259,12 @@ def a3(case: Case) -> Finding:
     """Prefix caching off, and no hit counted."""
     caching = setting(case.context, PREFIX_CACHING)
     hits = _sum(case, "prefix_hits")
+    unknown = any(isinstance(row.get("prefix_reason"), str) for row in case.rows)  # some, but nobody knows how many
     numbers = {"enabled": caching if isinstance(caching, bool) else None, "hits": hits}
     if caching is True or (hits is not None and hits > 0):
         return judged("A3", False, numbers, BARS["A3"])
+    if unknown:
+        return lacking("A3", ["prefix hits in tokens"], numbers, BARS["A3"])
     if caching is None:
         return lacking("A3", ["server_arguments.enable_prefix_caching"], numbers, BARS["A3"])
     return judged("A3", caching is False, numbers, BARS["A3"])
@@ -306,6 +310,7 @@ def _kv_missing(case: Case) -> list[str]:
     """Return which inputs of the reconciliation lack."""
     pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
     names = [name for name in ("kv_mean_pct", "running_mean") if all(get(row, name) is None for row in case.rows)]
+    names = list(dict.fromkeys(kv_input(case.rows) if name.startswith("kv_") else name for name in names))
     names += ["startup.kv_pool_tokens"] if pool is None else []
     names += [name for name in ("input_tokens", "output_tokens") if get(case.context, name) is None]
     names += [ONE_LENGTH] if not names and shorter(case) else []
@@ -313,6 +318,11 @@ def _kv_missing(case: Case) -> list[str]:
     return names or (
         ["a level whose prefill is short"] if unresolved else ["kv_mean_pct and running_mean of one level"]
     )
+
+
+def kv_input(rows: Iterable[Mapping[str, Any]], name: str = "kv_mean_pct") -> str:
+    """Return what lacks where the KV usage does: the column, or that what the page gives is no share."""
+    return "KV usage from 0 to 1" if any(isinstance(row.get("kv_reason"), str) for row in rows) else name
 
 
 def a5(case: Case) -> Finding:
@@ -490,7 +500,16 @@ def a11(case: Case) -> Finding:
     account = case.sweep["account"]
     numbers = {
         name: account[name]
-        for name in ("sum_without_cuda_graph_gib", "budget_gib", "difference_gib", "tolerance_gib", "cuda_graph_gib")
+        for name in (
+            "sum_gib",
+            "reading",
+            "cuda_graph_estimate_gib",
+            "sum_without_cuda_graph_gib",
+            "budget_gib",
+            "difference_gib",
+            "tolerance_gib",
+            "cuda_graph_gib",
+        )
     }
     if account["balances"] is None:
         absent = [
@@ -500,7 +519,8 @@ def a11(case: Case) -> Finding:
         ]
         absent += ["memory_total_gib and gpu_memory_utilization"] if account["budget_gib"] is None else []
         return lacking("A11", absent, numbers, BARS["A11"])
-    return judged("A11", account["balances"], numbers, BARS["A11"])
+    variant = "holds_estimate" if account["balances"] and account["reading"] == WITH_ESTIMATE else None
+    return judged("A11", account["balances"], numbers, BARS["A11"], variant)
 
 
 def a12(case: Case) -> Finding:

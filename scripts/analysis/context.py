@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scripts.analysis import attached
+
 CLIENT_KEYS = ("endpoint", "prompt", "vocabulary", "seed")
 LENGTHS = ("max_tokens", "max_completion_tokens", "min_tokens", "n_predict")
 """Fields of a request's body that say how long the answer may or must be."""
@@ -78,6 +80,7 @@ def build(
         "cpu": machine["cpu"],
         "host": machine,
         "boots": boots(cells),
+        "attached": attached.conditions(cells),
         "levels_off": sorted(off),
         "order": {str(cell["level"]): cell["order"] for cell in cells},
         "project": {str(cell["level"]): cell["project"] for cell in cells},

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from scripts.analysis import audits, trust
-from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, setting
+from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, kv_input, setting
 from scripts.analysis.compare import Difference, attribute, differences
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import FAILS, HOLDS, NOT_EVALUABLE, NOT_TRUSTED, Finding, judged, lacking, missing_of
 from scripts.analysis.thresholds import Thresholds
-from scripts.analysis.values import get, growth_pct, integer, minus, number, percent, plain, ratio, times
+from scripts.analysis.values import GIB, get, growth_pct, integer, minus, number, percent, plain, ratio, times
 
 __all__ = ["TWO_ROUNDS", "Finding", "document", "evaluate", "printed"]
 
@@ -288,10 +288,7 @@ def f6(case: Case, found: Found) -> Finding:
 
 def _pool_growth(case: Case) -> float | None:
     """Return the growth of the pool over the previous round, in percent."""
-    now = case.sweep["startup"]["current"]["kv_pool_tokens"]
-    if case.previous is not None:
-        return growth_pct(case.previous.sweep["startup"]["current"]["kv_pool_tokens"], now)
-    return number(case.sweep["startup"]["delta"]["kv_pool_growth_pct"])
+    return number(_delta(case)["kv_pool_growth_pct"])
 
 
 SIZES_THE_POOL = (
@@ -607,7 +604,7 @@ def f10b(case: Case, found: Found) -> Finding:
     }
     if (bound is not None and bound >= 100) or (peak is not None and peak >= 100) or audit.outcome == FAILS:
         return judged("F10b", False, numbers)
-    absent = missing_of({"kv_upper_bound_pct": bound, "kv_peak_pct": peak})
+    absent = missing_of({"kv_upper_bound_pct": bound, kv_input([top], "kv_peak_pct"): peak})
     absent += list(audit.missing)
     return lacking("F10b", absent, numbers) if absent else judged("F10b", True, numbers)
 
@@ -687,7 +684,7 @@ def f12b(case: Case, found: Found) -> Finding:
 
 
 def _delta(case: Case) -> dict[str, Any]:
-    """Return the change of the memory account from the previous round."""
+    """Return the change of the memory account from the previous round; pools of unlike lengths are compared in GiB."""
     from scripts.analysis import kv
 
     if case.previous_context is not None and case.previous_context.get("startup"):
@@ -878,7 +875,10 @@ def f16(case: Case, found: Found) -> Finding:
     growth = _pool_growth(case)
     now = case.sweep["startup"]["current"]["kv_pool_tokens"]
     before = case.previous.sweep["startup"]["current"] if case.previous else case.sweep["startup"]["previous"] or {}
+    in_gib = _delta(case).get("compared_in") == "gib"
     numbers = {
+        "previous_pool_gib": before.get("available_kv_gib"),
+        "pool_gib": case.sweep["startup"]["current"]["available_kv_gib"],
         "previous_pool_tokens": before.get("kv_pool_tokens"),
         "pool_tokens": now,
         "growth_pct": growth,
@@ -894,7 +894,9 @@ def f16(case: Case, found: Found) -> Finding:
             numbers,
         )
     differs = abs(growth) > case.limits.pin_pool_pct
-    return judged("F16", differs and not resized, numbers, variant="fails_resized" if differs and resized else None)
+    outcome = "fails_resized" if differs and resized else "holds" if differs else "fails"
+    variant = f"{outcome}_gib" if in_gib else "fails_resized" if differs and resized else None
+    return judged("F16", outcome == "holds", numbers, variant=variant)
 
 
 def r1(case: Case, found: Found) -> Finding:
@@ -969,11 +971,16 @@ def r4(case: Case, found: Found) -> Finding:
         if (value := number(base.numbers.get(name))) is not None
     ]
     token = case.sweep["model"]["kv_bytes_per_token"]
-    smaller = min(pools) if len(pools) == 2 else None
+    in_gib = _delta(case).get("compared_in") == "gib"
+    smaller = min(pools) if len(pools) == 2 and not in_gib else None
+    sizes = [
+        value for name in ("previous_pool_gib", "pool_gib") if (value := number(base.numbers.get(name))) is not None
+    ]
+    pinned = times(min(sizes), GIB) if in_gib and len(sizes) == 2 else times(smaller, token)
     numbers = {
         **base.numbers,
         "pin_tokens": smaller,
-        "pin_bytes": times(smaller, token),
+        "pin_bytes": pinned,
         **_pin_margin(case, smaller, token),
     }
     if base.outcome == NOT_EVALUABLE:

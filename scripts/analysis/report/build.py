@@ -18,6 +18,7 @@ from scripts.analysis.report.cards import cards
 from scripts.analysis.report.compose import boots_of, compose
 from scripts.analysis.report.story import Picture, Section, Subject
 from scripts.analysis.report.words import Words
+from scripts.harness.startup_log import to_tell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,6 +132,9 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
     failed = [str(row["C"]) for row in rows if row.get("failed")]
     if failed:
         notices.append(words("failed_levels", levels=", ".join(failed)))
+    startup = context.get("startup")
+    notices += [words("from_log", text=text) for text in to_tell(startup if isinstance(startup, Mapping) else {})]
+    notices += story.attached_notices(context.get("attached") or {}, words)
     notices += story.unseen_notices(rows, words)
     values = {
         "words": words,

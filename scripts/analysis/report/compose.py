@@ -278,13 +278,26 @@ def remarks_of(subject: Subject) -> tuple[dict[int, str], set[int]]:
             for level in style.audited_levels(finding.numbers):
                 said.setdefault(level, []).append(words("remark.audit", id=finding.id))
     marked = set(said)
+    for row in rows:
+        said.setdefault(int(row["C"]), []).extend(_counter_remarks(row, words))
     for level in doubts.unsteady_levels(subject.derived.sweep):
         said.setdefault(level, []).append(doubts.unsteady_brief(words.language))
     boots = {str(row["boot_id"]) for row in rows if known(row.get("boot_id"))}
     for row in rows if len(boots) > 1 else ():
         if known(row.get("boot_id")):
             said.setdefault(int(row["C"]), []).append(words("remark.boot", boot=row["boot_id"]))
-    return {level: "; ".join(reasons) for level, reasons in said.items()}, marked
+    return {level: "; ".join(reasons) for level, reasons in said.items() if reasons}, marked
+
+
+def _counter_remarks(row: Mapping[str, Any], words: Words) -> list[str]:
+    """Return why readings of the server's page are not given at a level, and which of several KV pools was fullest."""
+    codes = [row.get(name) for name in ("kv_reason", "prefix_reason", "counters_reason")]
+    value = row.get("kv_reported_pct")
+    shown = f"{value:,.0f}" if known(value) else "?"
+    said = [words(f"remark.{code}", value=shown) for code in codes if isinstance(code, str)]
+    if isinstance(row.get("kv_fullest_pool"), str) and known(row.get("kv_pools")):
+        said.append(words("remark.fullest", count=f"{row['kv_pools']:.0f}", name=row["kv_fullest_pool"]))
+    return said
 
 
 def failed_rows(subject: Subject) -> frozenset[int]:
