@@ -291,8 +291,8 @@ def test_what_rests_on_it_is_not_claimed(doubted: tuple[str, Path, str]) -> None
     page, folder, language = doubted
     shown = claim_tags(page)
     assert {name for name, classes in shown.items() if "not_trusted" in classes} == {
-        "F1", "F2", "F3", "F3b", "F4", "F5", "F6", "F6d", "F7", "F7b", "F8", "F9", "F9b", "F10", "F10b", "F13",
-        "F13b", "F14", "F15", "R1",
+        "F1", "F2", "F3", "F3b", "F4", "F5", "F6", "F6b", "F6c", "F6d", "F7", "F7b", "F8", "F9", "F9b", "F10",
+        "F10b", "F13", "F13b", "F14", "F15", "R1", "R3",
     }  # fmt: skip
     words = {"en": "not trusted, for it rests on C=1 and C=16", "zh": "不可信，因为它依赖 C=1 和 C=16"}[language]
     assert Reader(page).text.count(words) >= 5
