@@ -268,6 +268,7 @@ def account(memory: Memory | None, tolerance_gib: float) -> dict[str, Any]:
         "cuda_graph_gib": memory.cuda_graph_gib,
         "cuda_graph_estimate_gib": memory.cuda_graph_estimate_gib,
         "sum_without_cuda_graph_gib": parts,
+        "sum_gib": whole,
         "sum_with_estimate_gib": total(parts, memory.cuda_graph_estimate_gib),
         "sum_printed_gib": total(parts, memory.cuda_graph_gib),
         "budget_gib": budget,
@@ -282,7 +283,7 @@ def account(memory: Memory | None, tolerance_gib: float) -> dict[str, Any]:
         "difference_gib": found.difference_gib,
         "tolerance_gib": tolerance_gib,
         "balances": found.balances,
-        "reading": {sums.PLAIN: "plain", sums.WITH_ESTIMATE: "with_estimate"}.get(found.reading or ""),
+        "reading": found.reading,
     }
 
 
@@ -357,7 +358,7 @@ DERIVED_SINCE = (0, 20)
 
 
 def compared_in(before: Memory, after: Memory) -> tuple[str | None, str | None]:
-    """Return the unit in which two pools may be compared ("tokens", "GiB" or None) and why not in tokens:
+    """Return the unit in which two pools may be compared ("tokens", "gib" or None) and why not in tokens:
 
     ``hybrid``: the tokens of a hybrid model are no capacity, and move with ``max_model_len`` and release;
     ``max_model_len``: since vLLM 0.20 they do so in a log that does not show that the model is one;
@@ -368,7 +369,7 @@ def compared_in(before: Memory, after: Memory) -> tuple[str | None, str | None]:
     if all((memory.engine or "").startswith("llama") for memory in both):
         return _unit("tokens", both), None
     if any(memory.hybrid for memory in both):
-        return _unit("GiB", both), "hybrid"
+        return _unit("gib", both), "hybrid"
     lengths = {memory.max_model_len for memory in both}
     releases = [_release(memory.version) for memory in both]
     if (
@@ -376,9 +377,9 @@ def compared_in(before: Memory, after: Memory) -> tuple[str | None, str | None]:
         and len(lengths) > 1
         and not all(one is not None and one < DERIVED_SINCE for one in releases)
     ):
-        return _unit("GiB", both), "max_model_len"
-    if _density_moved(before, after):
-        return _unit("GiB", both), "tokens_a_gib"
+        return _unit("gib", both), "max_model_len"
+    if _density_moved(before, after, 0.1):
+        return _unit("gib", both), "tokens_a_gib"
     return _unit("tokens", both), None
 
 
@@ -387,7 +388,7 @@ def settled(memory: Memory | None, previous: Memory | None) -> tuple[Memory | No
     longest lengths with unlike tokens a GiB."""
     if memory is None or previous is None or memory.max_model_len == previous.max_model_len:
         return memory, previous
-    if None in (memory.max_model_len, previous.max_model_len) or not _density_moved(previous, memory):
+    if None in (memory.max_model_len, previous.max_model_len) or not _density_moved(previous, memory, 0.02):
         return memory, previous
     if all((one.engine or "").startswith("llama") for one in (memory, previous)):
         return memory, previous
@@ -399,8 +400,9 @@ def _unit(unit: str, both: tuple[Memory, Memory]) -> str | None:
     return unit if all(getattr(memory, name) is not None for memory in both) else None
 
 
-def _density_moved(before: Memory, after: Memory) -> bool:
-    """Say whether one model's pools hold unlike tokens a GiB, beyond the digits of the GiB, with KV of one type."""
+def _density_moved(before: Memory, after: Memory, by: float) -> bool:
+    """Say whether one model's pools hold unlike tokens a GiB, by more than the share ``by`` and the digits of the GiB,
+    with KV of one type."""
     for name in ("model", "kv_dtype"):
         values = {getattr(before, name), getattr(after, name)}
         if None not in values and len(values) > 1:
@@ -410,7 +412,7 @@ def _density_moved(before: Memory, after: Memory) -> bool:
     if not tokens or not gib or not before.available_kv_gib or not after.available_kv_gib:
         return False
     hidden = 0.005 / before.available_kv_gib + 0.005 / after.available_kv_gib
-    return abs(tokens / gib - 1) > 0.02 + hidden
+    return abs(tokens / gib - 1) > by + hidden
 
 
 def _release(version: str | None) -> tuple[int, ...] | None:
@@ -428,7 +430,7 @@ def _estimates(memory: Memory) -> tuple[float, ...]:
     if estimate is None:
         return (0.0,)
     reading = account(memory, sums.TOLERANCE_GIB)["reading"]
-    return {"plain": (0.0,), "with_estimate": (estimate,)}.get(str(reading), (0.0, estimate))
+    return {sums.PLAIN: (0.0,), sums.WITH_ESTIMATE: (estimate,)}.get(str(reading), (0.0, estimate))
 
 
 def graph_estimate_change(before: Memory, after: Memory, needed: float | None) -> float:
@@ -458,7 +460,7 @@ def pool_change(before: Memory | None, after: Memory | None) -> dict[str, Any]:
     pool_ratio = None
     if unit == "tokens":
         pool_ratio = ratio(new.kv_pool_tokens, old.kv_pool_tokens)
-    elif unit == "GiB":
+    elif unit == "gib":
         pool_ratio = ratio(new.available_kv_gib, old.available_kv_gib)
     return {
         "kv_pool_ratio": pool_ratio,

@@ -23,17 +23,24 @@ def cases(folder: Path, pattern: str) -> list[Path]:
 
 def differences(expected: Any, found: Any, tolerance: float, path: str = "") -> list[str]:
     """Return what differs, as sentences. Objects may hold more than is expected; null is only equal to null; whole
-    numbers must be exact, others agree within ``tolerance``."""
+    numbers must be exact, others agree within ``tolerance``. ``{"between": [low, high]}`` is any number in that span,
+    ``{"any_of": […]}`` any of the values; ``says`` at the top are patterns that ``spoken`` must hold, ``silent`` those
+    it must not."""
+    if isinstance(expected, dict) and set(expected) == {"between"}:
+        low, high = expected["between"]
+        inside = isinstance(found, int | float) and not isinstance(found, bool) and low <= found <= high
+        return [] if inside else [f"{path}: expected {low!r} to {high!r}, found {found!r}"]
+    if isinstance(expected, dict) and set(expected) == {"any_of"}:
+        tried = [differences(one, found, tolerance, path) for one in expected["any_of"]]
+        return [] if [] in tried else [f"{path}: expected one of {expected['any_of']!r}, found {found!r}"]
+    if isinstance(expected, dict) and not path:
+        words = spoken(found)
+        said = [f"nothing says {one!r}: {words!r}" for one in expected.get("says", ()) if not re.search(one, words)]
+        said += [f"something says {one!r}: {words!r}" for one in expected.get("silent", ()) if re.search(one, words)]
+        rest = {key: value for key, value in expected.items() if key not in ("says", "silent", "only")}
+        return said + (_members(rest, found, tolerance, path) if rest else [])
     if isinstance(expected, dict):
-        if not isinstance(found, dict):
-            return [f"{path}: expected {expected!r}, found {found!r}"]
-        lines = []
-        for key, value in expected.items():
-            if key not in found and value is not None:
-                lines.append(f"{path}.{key}: expected {value!r}, found nothing")
-            else:
-                lines.extend(differences(value, found.get(key), tolerance, f"{path}.{key}"))
-        return lines
+        return _members(expected, found, tolerance, path)
     if isinstance(expected, list):
         if not isinstance(found, list) or len(found) != len(expected):
             return [f"{path}: expected {expected!r}, found {found!r}"]
@@ -137,6 +144,27 @@ def told(found: dict[str, Any]) -> list[str]:
     return words
 
 
+def _members(expected: dict[str, Any], found: Any, tolerance: float, path: str) -> list[str]:
+    if not isinstance(found, dict):
+        return [f"{path}: expected {expected!r}, found {found!r}"]
+    lines = []
+    for key, value in expected.items():
+        if key not in found and value is not None:
+            lines.append(f"{path}.{key}: expected {value!r}, found nothing")
+        else:
+            lines.extend(differences(value, found.get(key), tolerance, f"{path}.{key}"))
+    return lines
+
+
+def spoken(found: Any) -> str:
+    """Return every text in what was read, one a line; keys do not count."""
+    if isinstance(found, dict):
+        return "\n".join(filter(None, map(spoken, found.values())))
+    if isinstance(found, list | tuple):
+        return "\n".join(filter(None, map(spoken, found)))
+    return found if isinstance(found, str) else ""
+
+
 def update(path: Path, found: dict[str, Any]) -> bool:
     """With UPDATE_GOLDEN=1, rewrite the expected values of a fixture from what was read (the same keys), return True.
 
@@ -148,8 +176,7 @@ def update(path: Path, found: dict[str, Any]) -> bool:
 
     def refresh(expected: Any, read: Any) -> Any:
         if isinstance(expected, dict) and isinstance(read, dict):
-            kept = (*SPECIAL, "measured")
-            return {key: value if key in kept else refresh(value, read.get(key)) for key, value in expected.items()}
+            return {key: refresh(value, read.get(key)) for key, value in expected.items()}
         return read
 
     document["expected"] = refresh(document["expected"], found)

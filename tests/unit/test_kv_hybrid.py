@@ -45,7 +45,7 @@ def test_one_server_with_two_longest_lengths_is_compared_in_gib(names: str) -> N
         side("short", settings=case.context(startup=before, max_model_len=8192)),
         side("long", settings=case.context(startup=after, max_model_len=262_144)),
     )
-    assert found.pool["compared_in"] == "GiB"
+    assert found.pool["compared_in"] == "gib"
     assert found.pool["growth_pct"] == 0
     assert found.pool["why_not_tokens"] == "max_model_len"
     assert (found.pool["cap_before"], found.pool["cap_after"]) == (None, None)
@@ -75,7 +75,7 @@ def test_a_previous_boot_with_another_length_is_no_other_pool(lengths_recorded: 
     found = case.evaluate(settings=context)
     sweep = derive(case.levels(), context).sweep
     assert sweep["startup"]["delta"]["kv_pool_growth_pct"] == 0
-    assert sweep["startup"]["delta"]["compared_in"] == "GiB"
+    assert sweep["startup"]["delta"]["compared_in"] == "gib"
     assert not found["F16"].holds
     assert not found["R4"].holds
     for language in ("en", "zh"):
@@ -147,11 +147,11 @@ def test_a_plain_model_keeps_its_tokens_and_their_digits() -> None:
     [
         ({"engine": "llama.cpp", "max_model_len": 4096}, {"engine": "llama.cpp", "max_model_len": 8192}, "tokens"),
         ({"engine_version": "0.11.0"}, {"engine_version": "0.11.0", "max_model_len": 8192}, "tokens"),
-        ({"engine_version": "0.21.0"}, {"engine_version": "0.11.0", "max_model_len": 8192}, "GiB"),
-        ({}, {"max_model_len": 8192}, "GiB"),
+        ({"engine_version": "0.21.0"}, {"engine_version": "0.11.0", "max_model_len": 8192}, "gib"),
+        ({}, {"max_model_len": 8192}, "gib"),
         ({}, {}, "tokens"),
-        ({"hybrid": True}, {}, "GiB"),
-        ({}, {"kv_cache_tokens": 3000}, "GiB"),  # other tokens in the same GiB
+        ({"hybrid": True}, {}, "gib"),
+        ({}, {"kv_cache_tokens": 3000}, "gib"),  # other tokens in the same GiB
         (
             {"extra": {"kv_cache_dtype": "auto"}},
             {"kv_cache_tokens": 2000, "extra": {"kv_cache_dtype": "fp8"}},
@@ -181,7 +181,7 @@ def test_the_smaller_pool_in_bytes_is_the_pin() -> None:
         kv_pin.recommend_common_bytes(pool_bytes_a=0, pool_bytes_b=1)
 
 
-ACCOUNT = {
+ACCOUNT: dict[str, Any] = {
     "engine": "vllm",
     "requested_gib": 19.29,
     "consumed_gib": 11.7,
@@ -202,11 +202,11 @@ def account_of(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "balances", "reading", "variant", "says"),
     [
-        ({}, True, "with_estimate", "holds_with_estimate", "took the estimate of 0.86 GiB off the pool"),
-        ({"kv_cache_gib": 7.23}, True, "plain", None, "The memory account balances: 19.29"),
+        ({}, True, "with_graph_estimate", "holds_estimate", "sets aside for CUDA graphs before it sizes the pool"),
+        ({"kv_cache_gib": 7.23}, True, "without_graph_estimate", None, "The memory account balances: 19.29"),
         ({"kv_cache_gib": 7.0}, False, None, "fails_both", "which does not meet it either"),
         ({"kv_cache_gib": 7.0, "cuda_graph_estimate_gib": None}, False, None, None, "The difference is"),
-        ({"kv_cache_gib": 7.23, "cuda_graph_estimate_gib": None}, True, "plain", None, "balances"),
+        ({"kv_cache_gib": 7.23, "cuda_graph_estimate_gib": None}, True, "without_graph_estimate", None, "balances"),
     ],
 )
 def test_the_account_balances_in_either_reading(
@@ -229,7 +229,8 @@ def test_the_account_balances_in_either_reading(
 def test_a_pool_that_grew_by_the_graph_estimate_is_explained(
     kv_gib: float, estimate: float | None, explained: bool
 ) -> None:
-    after = {**ACCOUNT, "kv_cache_gib": kv_gib, "cuda_graph_estimate_gib": estimate}
+    tokens = round(ACCOUNT["kv_cache_tokens"] * kv_gib / ACCOUNT["kv_cache_gib"])
+    after = {**ACCOUNT, "kv_cache_gib": kv_gib, "kv_cache_tokens": tokens, "cuda_graph_estimate_gib": estimate}
     change = compare.pools({"startup": ACCOUNT}, {"startup": after})
     assert change["accounted_for"] is explained
     back = compare.pools({"startup": after}, {"startup": ACCOUNT})

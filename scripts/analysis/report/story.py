@@ -217,12 +217,9 @@ def cap_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words
     pool, given, made = current.get("kv_pool_tokens"), context.get("input_tokens"), context.get("output_tokens")
     if current.get("hybrid") and known(pool):
         most, length = current.get("max_concurrency_at_max_len"), current.get("max_model_len")
-        if most is None or not length:
+        if most is None or length is None or length == 0 or pool is None:
             return (words("cap.hybrid_open", pool=f"{pool:,.0f}"),)
-        wrong = f"{pool / length:.2f}"
-        if wrong == f"{most:.2f}":
-            return (words("cap.hybrid_open", pool=f"{pool:,.0f}"),)
-        return (words("cap.hybrid", cap=f"{most:.2f}", length=f"{length:,.0f}", pool=f"{pool:,.0f}", wrong=wrong),)
+        return (_hybrid(pool, length, most, words),)
     if not known(cap.get("true")) or not known(pool) or given is None or made is None:
         return ()
     nominal = cap.get("nominal")
@@ -248,26 +245,38 @@ def unseen_notices(rows: Sequence[Mapping[str, Any]], words: Words) -> list[str]
     return found
 
 
-UNREAD = ("another_server", "another_engine", "no_server", "no_text", "empty_log")
-"""Warnings of ``startup_log.read`` that mean that nothing was read."""
+UNREAD = ("another_server", "another_engine", "no_server", "no_text")
+"""Warnings of ``startup_log.read`` that mean that nothing was read; not an empty log: not every server gives one."""
 
 
-def log_lines(startup: Mapping[str, Any], words: Words) -> tuple[str, ...]:
-    """Return what to know of the startup log: whose it is, and what in it was not read."""
+def log_lines(startup: Mapping[str, Any], words: Words) -> list[str]:
+    """Return what to know of the startup log before its numbers are read: whose it is, and what of it was not read."""
     found = {}
     servers = [one for one in startup.get("servers") or () if isinstance(one, Mapping)]
     names = "; ".join(_server(one) for one in servers)
+    tokens, length = startup.get("kv_cache_tokens"), startup.get("max_model_len")
+    most = (startup.get("capacity") or {}).get("requests_x") or startup.get("max_concurrency_x")
     for warning in startup.get("warnings") or ():
         code = warning.get("code") if isinstance(warning, Mapping) else None
         if code in UNREAD:
             found["unread"] = words("log.unread")
-        elif code in ("which_server", "one_of_several", "replicas"):
+        elif code in ("which_server", "others_failed", "replicas"):
             found[code] = words(f"log.{code}", count=len(servers), names=names)
         elif code == "boots_of_several_models":
             found[code] = words(f"log.{code}")
         elif code == "not_the_servers":
             found[f"{code} {warning.get('line')}"] = words(f"log.{code}", line=warning.get("line"))
-    return tuple(found.values())
+        elif code == "capacity_disagrees" and tokens and length and most:
+            found[code] = _hybrid(tokens, length, most, words)
+    return list(found.values())
+
+
+def _hybrid(tokens: float, length: float, most: float, words: Words) -> str:
+    """Return that the printed concurrency is the capacity of a hybrid model, and tokens / length is not."""
+    wrong = f"{tokens / length:.2f}"
+    if wrong == f"{most:.2f}":
+        return words("cap.hybrid_open", pool=f"{tokens:,.0f}")
+    return words("cap.hybrid", cap=f"{most:.2f}", length=f"{length:,.0f}", pool=f"{tokens:,.0f}", wrong=wrong)
 
 
 def _server(one: Mapping[str, Any]) -> str:
@@ -284,3 +293,28 @@ def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str
     pools = {f"{row['kv_pool_tokens']:,.0f}" for row in rows if known(row.get("kv_pool_tokens"))}
     pools |= {f"{boot['kv_pool_tokens']:,.0f}" for boot in boots if known(boot.get("kv_pool_tokens"))}
     return words("mixed_boots", count=len(used), pools=" / ".join(sorted(pools)) or "–")
+
+
+def attached_notices(attached: Mapping[str, Any], words: Words) -> list[str]:
+    """Say what was special of the connection to a server that was attached to; see ``analysis.attached``."""
+    said = []
+    if attached.get("unchecked"):
+        said.append(words("attached.unchecked", levels=_levels(attached["unchecked"])))
+    text = attached.get("as_text")
+    if text:
+        key = "attached.text_unknown" if text["min"] is None else "attached.text"
+        numbers = {name: f"{text[name]:,}" for name in ("asked", "min", "max") if text[name] is not None}
+        said.append(words(key, levels=_levels(text["levels"]), **numbers))
+    for reason in attached.get("counters") or ():
+        key = f"attached.counters.{reason['kind']}"
+        why = words(
+            key if words.has(key) else "attached.counters.closed",
+            to=reason["to"] or "–",
+            status=words("not_known") if reason["status"] is None else reason["status"],
+        )
+        said.append(words("attached.counters", levels=_levels(reason["levels"]), why=why))
+    return said
+
+
+def _levels(levels: Sequence[int]) -> str:
+    return ", ".join(str(level) for level in levels)

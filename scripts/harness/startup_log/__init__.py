@@ -95,7 +95,13 @@ _NOTHING: dict[str, Any] = dict.fromkeys(
 
 
 def read(
-    text: str, engine: str | None = None, source: str = "<log>", measured: Mapping[str, Any] | None = None
+    text: str,
+    engine: str | None = None,
+    source: str = "<log>",
+    measured: Mapping[str, Any] | None = None,
+    *,
+    model: str | None = None,
+    port: int | None = None,
 ) -> dict[str, Any]:
     """Return what the last boot in a startup log says.
 
@@ -104,8 +110,9 @@ def read(
     quoted lines. GiB per GPU as printed, tokens summed over data-parallel engines and replicas only. ``account`` says
     whether the memory adds up, ``warnings`` (code, line, text) what to look at.
 
-    Where several servers speak in one log, ``servers`` lists them and the one is read that ``measured`` names (a boot
-    record: ``model`` and ``base_url``, or ``port``). If that names none, the readings are None and a warning asks.
+    Where several servers speak in one log, ``servers`` lists them and the one is read that ``model`` or ``port`` name,
+    or ``measured`` (a boot record: ``model`` and ``base_url``). If that names none, the readings are None and
+    a warning asks.
 
     Raises SweepError, quoting the line, for a line that states a memory reading in a form no known release prints.
     """
@@ -130,7 +137,7 @@ def read(
         record = _read_one(found[0].text, family, source)
         record["servers"] = [_listed(found[0], record)] if found[0].kind != "log" else []
     else:
-        record = _read_several(found, family, source, servers.Measured.of(measured))
+        record = _read_several(found, family, source, servers.Measured.of(measured or {"model": model, "port": port}))
     record["source"] = source
     return record
 
@@ -161,7 +168,7 @@ _SHOWN = ("outcome", "reason", "kv_cache_tokens", "kv_cache_gib", "max_concurren
 
 def _listed(server: servers.Server, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry of one server in ``servers``."""
-    model = record.get("model")
+    model = server.name if server.kind == "child" and server.name is not None else record.get("model")
     return {
         "kind": server.kind,
         "name": server.name,
@@ -203,12 +210,12 @@ def _read_several(
     if len(alive) == 1 and unnamed:
         record = dict(records[alive[0]])
         why = f"{said} Read was {found[alive[0]].name}, since the others failed."
-        return {**record, "servers": listed, "warnings": [_warning("one_of_several", why), *record["warnings"]]}
+        return {**record, "servers": listed, "warnings": [_warning("others_failed", why), *record["warnings"]]}
     asked = f"“{measured.model}” was measured, which names none of them alone" if measured.model else "The log does not"
     asked += "" if measured.model else " say which one was measured"
     why = (
-        f"{said} {asked}, so none was read. Name the measured server's model (`model` in the round's file, as the "
-        "log names it), or give the log of that server alone (`log`)."
+        f"{said} {asked}, so none was read. Name the measured server's model as the log names it (server.model in the "
+        "round's file), or give the log of that server alone (server.log)."
     )
     outcomes = {record["outcome"] for record in records}
     return {
@@ -272,6 +279,37 @@ def _together(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     accounts = [record["account"] for record in records]
     least["account"] = sums.of_processes(accounts)
     return least
+
+
+TO_TELL = (
+    "which_server",
+    "replicas",
+    "others_failed",
+    "boots_of_several_models",
+    "another_server",
+    "another_engine",
+    "no_server",
+    "no_text",
+    "not_the_servers",
+    "unreadable",
+    "capacity_disagrees",
+)
+"""Codes of warnings that a person must see: what they say decides what may be read from the log. An empty log is none:
+a server that is attached to need not give one."""
+
+
+def to_tell(record: Mapping[str, Any]) -> list[str]:
+    """Return the sentences of a record's warnings that a person must see."""
+    return [
+        str(warning["text"])
+        for warning in record.get("warnings") or ()
+        if isinstance(warning, Mapping) and warning.get("code") in TO_TELL
+    ]
+
+
+def port_of(base_url: str | None) -> int | None:
+    """Return the port of a server's address, None where it names none."""
+    return servers.Measured.of({"base_url": base_url}).port
 
 
 def explain(text: str, returncode: int | None = None, engine: str | None = None) -> dict[str, Any]:

@@ -409,8 +409,8 @@ def unknown_shape(line: Line, trigger: str, source: str) -> SweepError:
     return SweepError(
         f"{source}:{line.number}: the line says “{trigger}” in a form no known release prints: "
         f"“{redact(line.text.strip())[:400]}”. Nothing was guessed, so the pool's size is not known. Measure with "
-        "another release of the server, or give no log (leave `log` out of the round's file): the rest of the report "
-        "does not need it."
+        "another release of the server, or give no log (leave server.log out of the round's file): the rest of "
+        "the report does not need it."
     )
 
 

@@ -27,7 +27,7 @@ NAMES = {
 }
 ADVICE = (
     "Memory and KV pool are read from the logs of vLLM and llama.cpp only. Give the log of the server that was "
-    "measured (`log` in the round's file), or none: everything the client measures is reported without it."
+    "measured (server.log in the round's file), or none: everything the client measures is reported without it."
 )
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b.*", re.MULTILINE)

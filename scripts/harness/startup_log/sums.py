@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TOLERANCE_GIB = 0.02
-PLAIN, WITH_ESTIMATE = "without the CUDA graph estimate", "with the CUDA graph estimate"
+PLAIN, WITH_ESTIMATE = "without_graph_estimate", "with_graph_estimate"
 UNKNOWN_BLOCK = 256
 """Largest block, in tokens, that is not known to be smaller: a request holds whole blocks."""
 
