@@ -10,6 +10,7 @@ import pytest
 from scripts.analysis import counters, findings, schema
 from scripts.analysis.counters import Counters
 from scripts.analysis.derive import derive
+from scripts.analysis.figures import draw, style
 from scripts.analysis.report import compose, story, words
 from tests.unit import analysis_case as case
 from tests.unit import levels
@@ -285,3 +286,12 @@ def test_hits_of_an_unknown_unit_are_not_taken_for_none() -> None:
     table["prefix_reason"] = "blocks"
     found = case.evaluate(table)["A3"]
     assert (found.outcome, found.missing) == ("not_evaluable", ("prefix hits in tokens",))
+
+
+def test_the_timeline_draws_no_share_that_cannot_be() -> None:
+    over_time = pd.DataFrame({"C": 16, "t_s": [0.0, 1.0], "running": [1.0, 2.0], "kv_pct": [40.0, 50.0]})
+    for reason, drawn in ((None, True), ("not_a_share", False)):
+        derived = derive(sweep_with(reason), case.CONTEXT)
+        figure = draw("timeline", derived, case.CONTEXT, extras=style.Extras(timeline=over_time))
+        names = {line.get_gid() for axes in figure.axes for line in axes.get_lines()}
+        assert ("kv_pct" in names, "running" in names) == (drawn, True)
