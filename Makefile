@@ -14,7 +14,7 @@ LEVEL ?=
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
 
 .DEFAULT_GOAL := help
-.PHONY: all lint test test-vllm engine-vllm-cpu check bench bench-client level report compare verify close clean help lock docs setup
+.PHONY: all lint test test-vllm engine-vllm-cpu check bench bench-client level report compare verify restore close clean help lock docs setup
 
 all: $(READY) ## measure the rounds of config/config.yaml and write their reports
 	@$(SNAKEMAKE) all
@@ -36,6 +36,9 @@ compare: $(READY) ## compare rounds or sweeps, measuring nothing: make compare R
 
 verify: $(READY) ## name every raw file that is missing or changed, in every round or in ROUND
 	@$(BIN)/python -m scripts.rounds verify "$(ROUND)"
+
+restore: $(READY) ## bring back raw files that were deleted, from what runs/ keeps: make restore ROUND=demo
+	@$(BIN)/python -m scripts.rounds restore "$(ROUND)"
 
 close: $(READY) ## write a round's checksums and close it for good: make close ROUND=demo
 	@$(BIN)/python -m scripts.rounds close "$(ROUND)"

@@ -8,6 +8,8 @@ try:
     PLAN = wiring.load(config, ROOT)
 except SweepError as error:
     raise WorkflowError(str(error)) from None
+if workflow.cores == 0:
+    raise WorkflowError("--cores 0 leaves no core to run anything on; say --cores 1, and -n to see what would run")
 process.claim(ROOT)
 wiring.quote_interpreter()
 lock.clear_stale_workflow_lock(Path.cwd())

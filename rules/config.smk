@@ -11,6 +11,11 @@ sys.path.insert(0, str(ROOT))
 from scripts.harness import config as configuration
 from scripts.harness.errors import SweepError
 
+if Path.cwd().resolve() != ROOT.resolve():
+    raise WorkflowError(
+        f"this run works in {Path.cwd()}, and the project lies in {ROOT}: results, locks and the server belong to the "
+        "project's own folder; leave out --directory and start it there, or copy the whole project"
+    )
 try:
     configuration.check_readable(ROOT / "config/config.yaml")
 except SweepError as error:

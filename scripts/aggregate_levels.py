@@ -23,7 +23,8 @@ def main(
     table = pa.concat_tables([pq.read_table(path) for path in metrics]).sort_by("C")
     schema.write("levels", table, out.levels)
     found = [records.read_cell(path) for path in cells]
-    kv_pool, machine, peaks = (records.read(path) for path in (given.kv_pool, given.machine, given.peaks))
+    kv_pool, machine = records.read(given.kv_pool, "log"), records.read(given.machine, "gpus", "cpu")
+    peaks = records.read(given.peaks, "tflop_s", "bandwidth_gb_s")
     known = context.build(found, kv_pool, machine, peaks, report)
     known |= {"round": names.round, "sweep": names.sweep}  # a round may have been copied under another name
     draws = {cell["level"]: pd.read_parquet(path) for cell, path in zip(found, given.replicates, strict=True)}

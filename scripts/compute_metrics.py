@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def main(cell: str, requests: str, chunks: str, telemetry: str, counters: str, out: Any) -> None:
-    found = records.read_cell(cell)
+    found = records.read_cell(cell, requests, chunks, telemetry)
     row = pq.read_table(counters).to_pylist()[0]
     rows = schema.read("requests", requests, without=("text", "error_message"))
     computed = level.compute(found, rows, chunks, schema.read("telemetry", telemetry), row)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def main(machine_json: str, name: str, out: str, log: str) -> None:
     with rule.job(log) as say:
-        facts = records.read(machine_json)
+        facts = records.read(machine_json, "gpus", "cpu")
         override = wiring.known_machines(Path.cwd()).get(name, {}).get("peaks")
         found = peaks.of_machine(facts, "bf16", override, name)
         if found is None:
@@ -22,6 +22,7 @@ def main(machine_json: str, name: str, out: str, log: str) -> None:
                 found = peaks.measure_cpu()
         say(f"{found.label}: {found.tflop_s:.3g} TFLOP/s, {found.bandwidth_gb_s:.3g} GB/s ({found.source})")
         Path(out).write_text(json.dumps(found.as_dict(), indent=1), encoding="utf-8")
+        records.keep(out)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("reports", help="print the paths of the reports, and which levels were not alone").add_argument(
         "round", nargs="?", default=""
     )
+    commands.add_parser("restore", help="bring back lost files from runs/").add_argument("round", nargs="?", default="")
     commands.add_parser("bring", help="copy an example round to results/raw").add_argument("round")
     cell = commands.add_parser("cell", help="print the files that stand for levels")
     for name in ("round", "sweep", "level"):
@@ -27,9 +28,14 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     root = Path.cwd()
     try:
-        return {"bring": _bring, "close": _close, "verify": _verify, "reports": _reports, "cell": _cell}[
-            options.command
-        ](root, options)
+        return {
+            "bring": _bring,
+            "close": _close,
+            "verify": _verify,
+            "restore": _restore,
+            "reports": _reports,
+            "cell": _cell,
+        }[options.command](root, options)
     except (SweepError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -84,6 +90,18 @@ def _verify(root: Path, options: argparse.Namespace) -> int:
     if not folders:
         print("nothing measured yet")
     return 1 if bad else 0
+
+
+def _restore(root: Path, options: argparse.Namespace) -> int:
+    if not options.round:
+        raise SweepError("no round was named; say: make restore ROUND=demo")
+    for folder in rounds.find(root / "results/raw", options.round, wiring.machine_name(root)):
+        brought = rounds.restore(folder)
+        for path in brought:
+            print(f"brought back {path.relative_to(root)}")
+        if not brought:
+            print(f"nothing is missing of {folder.relative_to(root)} that its runs/ hold")
+    return 0
 
 
 def _reports(root: Path, options: argparse.Namespace) -> int:

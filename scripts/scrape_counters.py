@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def main(given: Any, out: Any) -> None:
-    cell = records.read_cell(given.cell)
+    cell = records.read_cell(given.cell, given.scrapes, given.telemetry, given.startup_log, given.requests)
     log = Path(given.startup_log).read_text(encoding="utf-8")
     scrapes, telemetry = schema.read("scrapes", given.scrapes), schema.read("telemetry", given.telemetry)
     found = counters.of_level(cell, scrapes, log, schema.read("requests", given.requests), telemetry)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.harness import measure, rule, wiring
+from scripts.harness import measure, records, rule, wiring
 from scripts.harness.server import Places
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ def main(
     with rule.job(log) as say:
         sweep = wiring.load(config, root).sweep(wildcards.machine, wildcards.round, wildcards.sweep)
         measure.start(sweep, settings, Places.of(root), Path(boot), Path(startup_log), say)
+        records.keep(boot, startup_log)
 
 
 if __name__ == "__main__":

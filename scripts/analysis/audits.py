@@ -4,8 +4,8 @@ An audit over levels is evaluated at every level that has its inputs and fails w
 an input are named in ``levels_unknown``. With no level to judge it cannot be evaluated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scripts.analysis.compare import Difference, differences
@@ -13,6 +13,7 @@ from scripts.analysis.derive import Derived
 from scripts.analysis.finding import Finding, judged, lacking
 from scripts.analysis.thresholds import Thresholds
 from scripts.analysis.values import first, get, minus, number, percent, ratio, times
+from scripts.harness.startup_log.account import WITH_ESTIMATE
 
 THROUGHPUT = ("F1", "F2", "F3", "F3b", "F13b")
 LATENCY = ("F4", "F5", "F6", "F6b", "F6c", "F6d", "F7b", "F9", "F12", "F13", "F13b", "F14", "F15")
@@ -35,6 +36,8 @@ BARS: dict[str, tuple[str, ...]] = {
 # names a server or a log gives to one setting
 PREFIX_CACHING = ("enable_prefix_caching", "prefix_caching", "cache_prompt")
 CHUNKED_PREFILL = ("enable_chunked_prefill", "chunked_prefill")
+ONE_LENGTH = "answers of one length"
+"""What formulas over a request's length need, and answers that may end early do not have."""
 WARNING = "no longer sets temperature==0"
 
 
@@ -112,32 +115,73 @@ def _over_levels(
     return judged(name, True, found, BARS[name])
 
 
+def sent(case: Case, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the requests of a level really asked for (``context.sent_of``); empty where it was not recorded."""
+    found = case.context.get("sent")
+    found = found.get(str(row["C"])) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def asked(case: Case, row: Mapping[str, Any]) -> float | None:
+    """Return the tokens that an answer of the level was asked to have: as sent, else as the context says."""
+    return first(number(sent(case, row).get("max_tokens")), get(case.context, "output_tokens"))
+
+
+def free_length(case: Case, row: Mapping[str, Any]) -> bool:
+    """True where answers may end before their full length: neither ``ignore_eos`` nor as high a minimum was sent."""
+    found = sent(case, row)
+    if not found:
+        return argument({"client_arguments": case.context.get("client_arguments")}, "ignore_eos") is False
+    shortest, longest = number(found.get("min_tokens")), number(found.get("max_tokens"))
+    return found.get("ignore_eos") is not True and (shortest is None or longest is None or shortest < longest)
+
+
+def shorter(case: Case) -> list[int]:
+    """Return the levels whose answers were free to end early and did, so that no single length holds for them."""
+    found = []
+    for row in case.rows:
+        out, ok, n_out = get(row, "output_tokens_total"), get(row, "requests_ok"), asked(case, row)
+        if free_length(case, row) and out is not None and ok is not None and n_out is not None and out < ok * n_out:
+            found.append(row["C"])
+    return found
+
+
 def a1(case: Case) -> Finding:
-    """Equal work: every request did n_in and n_out tokens, none failed, and the server counted the same."""
-    n_in, n_out = get(case.context, "input_tokens"), get(case.context, "output_tokens")
+    """Equal work: every request did n_in and n_out tokens as sent, none failed, and the server counted the same.
+
+    Where ``ignore_eos`` was not sent an answer may end early: that is no failure, and it is said.
+    """
     failed_levels = case.sweep["failed_levels"]
+    every_length = {length for row in case.rows if (length := asked(case, row)) is not None}
+    prompts_sent = {n for row in case.rows if (n := number(sent(case, row).get("input_tokens"))) is not None}
+    only_length = next(iter(every_length)) if len(every_length) == 1 else None
+    free = [row["C"] for row in case.rows if free_length(case, row)]
 
     def check(row: Mapping[str, Any]) -> bool | None:
-        ok = get(row, "requests_ok")
-        counted = [get(row, "output_tokens_total"), get(row, "server_generation_tokens")]
-        conditions: list[bool | None] = [
-            None if (value := get(row, name)) is None else value == 0
-            for name in ("requests_failed", "requests_short", "requests_unequal_output", "requests_finish_other")
-        ]
+        ok, n_out, n_in = get(row, "requests_ok"), asked(case, row), _prompt_length(case, row)
+        may_end = free_length(case, row)
+        failed, short = get(row, "requests_failed"), get(row, "requests_short")
+        if may_end and failed is not None and short is not None:
+            failed -= short
+        columns = () if may_end else ("requests_short", "requests_unequal_output", "requests_finish_other")
+        conditions: list[bool | None] = [None if failed is None else failed == 0]
+        conditions += [None if (value := get(row, name)) is None else value == 0 for name in columns]
         if get(row, "requests_unequal_prompt") is not None:
             conditions.append(get(row, "requests_unequal_prompt") == 0)
-        out, prompts = counted[0], get(row, "prompt_tokens_total")
-        conditions.append(None if out is None or ok is None or n_out is None else out == ok * n_out)
+        out, prompts = get(row, "output_tokens_total"), get(row, "prompt_tokens_total")
+        full = None if out is None or ok is None or n_out is None else (out, ok * n_out)
+        conditions.append(None if full is None else full[0] <= full[1] if may_end else full[0] == full[1])
         if prompts is not None and ok is not None and n_in is not None:
             conditions.append(prompts == ok * n_in)
-        if counted[1] is not None and out is not None:
-            conditions.append(counted[1] == out + first(get(row, "output_tokens_failed"), 0.0))  # type: ignore[operator]
+        if (counted := get(row, "server_generation_tokens")) is not None and out is not None:
+            conditions.append(counted == out + first(get(row, "output_tokens_failed"), 0.0))  # type: ignore[operator]
         if any(condition is False for condition in conditions):
             return False
         # output tokens are the work itself: with them and the failures known the level is judged
-        needed = (conditions[0], None if out is None or ok is None or n_out is None else True)
+        needed = (conditions[0], None if full is None else True)
         return None if any(condition is None for condition in needed) else True
 
+    early = shorter(case)
     found = _over_levels(
         "A1",
         case,
@@ -145,13 +189,32 @@ def a1(case: Case) -> Finding:
         ("requests_failed", "requests_ok", "output_tokens_total"),
         requests_failed=_sum(case, "requests_failed"),
         requests_short=_sum(case, "requests_short"),
-        output_tokens=n_out,
-        input_tokens=n_in,
+        output_tokens=only_length,
+        input_tokens=get(case.context, "input_tokens"),
+        levels_free=free,
+        levels_shorter=early,
+        mean_output_tokens=_mean_answer(case, early),
     )
+    unlike = [sorted(int(value) for value in values) for values in (every_length, prompts_sent) if len(values) > 1]
+    if unlike:  # unlike levels did unlike work, however exactly each did its own
+        return judged("A1", False, {**found.numbers, "sent_lengths": unlike[0]}, BARS["A1"], "fails_sent")
     if failed_levels:
         bad = sorted({*found.numbers["levels_failed"], *failed_levels})
         return judged("A1", False, {**found.numbers, "levels_failed": bad}, BARS["A1"])
-    return found
+    return replace(found, variant="holds_shorter") if found.holds and early else found
+
+
+def _mean_answer(case: Case, levels: Sequence[int]) -> float | None:
+    """Return the mean tokens of an answer over the levels."""
+    rows = [case.derived.row(level) for level in levels]
+    sums = [[get(row, name) for row in rows] for name in ("output_tokens_total", "requests_ok")]
+    out, ok = (sum(value for value in values if value is not None) for values in sums)
+    return ratio(out, ok)
+
+
+def _prompt_length(case: Case, row: Mapping[str, Any]) -> float | None:
+    """Return the tokens that a prompt of the level was made of: as sent, else as the context says."""
+    return first(number(sent(case, row).get("input_tokens")), get(case.context, "input_tokens"))
 
 
 def _sum(case: Case, name: str) -> float | None:
@@ -161,29 +224,47 @@ def _sum(case: Case, name: str) -> float | None:
 
 
 def a2(case: Case) -> Finding:
-    """Sampling: the client sent temperature 0, and its log has no warning that it did not."""
-    client = case.context.get("client_arguments") or {}
-    sent = next(
-        (value for key, value in client.items() if str(key).lstrip("-").replace("-", "_") == "temperature"), None
-    )
-    sent = first(sent, case.context.get("temperature"))
+    """Sampling: temperature 0 was sent at every level, and the client's log has no warning that it was not.
+
+    A body without a temperature leaves it to the server, which is no greedy decoding either.
+    """
     log = case.context.get("client_log")
     warned = isinstance(log, str) and WARNING in log
-    numbers = {"temperature": sent, "warned": warned if isinstance(log, str) else None}
+    recorded = {row["C"]: found for row in case.derived.rows if (found := sent(case, row))}
+    if recorded:
+        temperatures = {level: found.get("temperature") for level, found in recorded.items()}
+    else:
+        client = case.context.get("client_arguments") or {}
+        given = {str(key).lstrip("-").replace("-", "_"): value for key, value in client.items()}
+        one = first(given.get("temperature"), case.context.get("temperature"))
+        temperatures = {} if one is None else {row["C"]: one for row in case.derived.rows}
+    stated = {str(value): value for value in temperatures.values() if value is not None}
+    numbers = {
+        "temperature": next(iter(stated.values())) if len(stated) == 1 else ", ".join(stated) or None,
+        "warned": warned if isinstance(log, str) else None,
+        "levels_not_greedy": [level for level, value in temperatures.items() if value is None or number(value) != 0],
+        "levels_not_sent": [level for level, value in temperatures.items() if value is None],
+    }
     if warned:
         return judged("A2", False, numbers, BARS["A2"])
-    if sent is None:
+    if not temperatures:
         return lacking("A2", ["client_arguments.temperature"], numbers, BARS["A2"])
-    return judged("A2", sent == 0, numbers, BARS["A2"])
+    if not numbers["levels_not_greedy"]:
+        return judged("A2", True, numbers, BARS["A2"])
+    variant = "fails_not_sent" if numbers["levels_not_greedy"] == numbers["levels_not_sent"] else None
+    return judged("A2", False, numbers, BARS["A2"], variant)
 
 
 def a3(case: Case) -> Finding:
     """Prefix caching off, and no hit counted."""
     caching = setting(case.context, PREFIX_CACHING)
     hits = _sum(case, "prefix_hits")
+    unknown = any(isinstance(row.get("prefix_reason"), str) for row in case.rows)  # some, but nobody knows how many
     numbers = {"enabled": caching if isinstance(caching, bool) else None, "hits": hits}
     if caching is True or (hits is not None and hits > 0):
         return judged("A3", False, numbers, BARS["A3"])
+    if unknown:
+        return lacking("A3", ["prefix hits in tokens"], numbers, BARS["A3"])
     if caching is None:
         return lacking("A3", ["server_arguments.enable_prefix_caching"], numbers, BARS["A3"])
     return judged("A3", caching is False, numbers, BARS["A3"])
@@ -193,8 +274,10 @@ def a4(case: Case) -> Finding:
     """KV mean follows the running mean within 1.5% at each level, beyond what rounding explains."""
     limit = case.limits.kv_alarm_pct
 
+    early = shorter(case)
+
     def check(row: Mapping[str, Any]) -> bool | None:
-        off = get(row, "kv_unexplained_pct")
+        off = None if row["C"] in early else get(row, "kv_unexplained_pct")
         if off is not None and off >= limit + _estimate(row):
             return False
         return True if off is not None and _resolved(case, row) else None
@@ -227,12 +310,19 @@ def _kv_missing(case: Case) -> list[str]:
     """Return which inputs of the reconciliation lack."""
     pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
     names = [name for name in ("kv_mean_pct", "running_mean") if all(get(row, name) is None for row in case.rows)]
+    names = list(dict.fromkeys(kv_input(case.rows) if name.startswith("kv_") else name for name in names))
     names += ["startup.kv_pool_tokens"] if pool is None else []
     names += [name for name in ("input_tokens", "output_tokens") if get(case.context, name) is None]
+    names += [ONE_LENGTH] if not names and shorter(case) else []
     unresolved = case.sweep["kv_cap"]["reconcile_unresolved_levels"]
     return names or (
         ["a level whose prefill is short"] if unresolved else ["kv_mean_pct and running_mean of one level"]
     )
+
+
+def kv_input(rows: Iterable[Mapping[str, Any]], name: str = "kv_mean_pct") -> str:
+    """Return what lacks where the KV usage does: the column, or that what the page gives is no share."""
+    return "KV usage from 0 to 1" if any(isinstance(row.get("kv_reason"), str) for row in rows) else name
 
 
 def a5(case: Case) -> Finding:
@@ -252,13 +342,13 @@ def a6(case: Case) -> Finding:
     length = case.sweep["workload"]["tokens_per_request"]
     # a request holds whole blocks, and one block of the pool is the null block: the peak may lie that much above
     pool = case.sweep["startup"]["current"]["kv_pool_tokens"]
-    whole = 1.0
+    whole, early = 1.0, shorter(case)
     if block and length and pool and pool > block:
         whole = -(-length // block) * block / length * pool / (pool - block) * (1 + 1e-9)
 
     def check(row: Mapping[str, Any]) -> bool | None:
         mean, peak, bound = (get(row, f"kv_{name}_pct") for name in ("mean", "peak", "upper_bound"))
-        off = get(row, "kv_unexplained_pct")
+        off = None if row["C"] in early else get(row, "kv_unexplained_pct")
         order = [value for value in (mean, peak, times(bound, whole)) if value is not None]
         if order != sorted(order) or (off is not None and off > limit + _estimate(row)):
             return False
@@ -295,12 +385,18 @@ def a7(case: Case) -> Finding:
 
 
 def a8(case: Case) -> Finding:
-    """As many ITL samples as output tokens less one a request; fewer mean chunks with several tokens."""
-    n_out = get(case.context, "output_tokens")
+    """As many ITL samples as output tokens less one a request; fewer mean chunks with several tokens.
+
+    An answer that was not asked for as a stream has no intervals at all.
+    """
+    early = shorter(case)
+    not_streamed = [row["C"] for row in case.rows if (found := sent(case, row)) and found.get("stream") is not True]
 
     def expected(row: Mapping[str, Any]) -> float | None:
         known = get(row, "itl_samples_expected")
-        return known if known is not None else times(get(row, "requests_ok"), minus(n_out, 1))
+        if known is None and row["C"] in early:
+            known = minus(get(row, "output_tokens_total"), get(row, "requests_ok"))
+        return known if known is not None else times(get(row, "requests_ok"), minus(asked(case, row), 1))
 
     def check(row: Mapping[str, Any]) -> bool | None:
         samples, wanted = get(row, "itl_samples"), expected(row)
@@ -308,6 +404,8 @@ def a8(case: Case) -> Finding:
             return None
         return abs(samples / wanted - 1) * 100 <= case.limits.itl_samples_pct
 
+    if not_streamed:
+        return judged("A8", False, {"levels_failed": not_streamed}, BARS["A8"], "fails_not_streamed")
     shares = [s for row in case.rows if (s := percent(get(row, "itl_samples"), expected(row))) is not None]
     return _over_levels(
         "A8",
@@ -350,6 +448,8 @@ def a10(case: Case) -> Finding:
     """Counter window: tokens a step at C=1 within 2% of (in + out) / out, FLOPs and bytes within 3% of the formula."""
     limits, workload = case.limits, case.sweep["workload"]
     single = case.derived.row(1)
+    if shorter(case):
+        return lacking("A10", [ONE_LENGTH], {"tok_per_iter": get(single, "tok_per_iter")}, BARS["A10"])
     expected = ratio(workload["tokens_per_request"], workload["output_tokens"])
     step_off = _off_pct(get(single, "tok_per_iter"), expected)
     flops = {row["C"]: _off_pct(_done(row, "tflop_s"), get(row, "predicted_tflop_s")) for row in case.rows}
@@ -400,7 +500,16 @@ def a11(case: Case) -> Finding:
     account = case.sweep["account"]
     numbers = {
         name: account[name]
-        for name in ("sum_without_cuda_graph_gib", "budget_gib", "difference_gib", "tolerance_gib", "cuda_graph_gib")
+        for name in (
+            "sum_gib",
+            "reading",
+            "cuda_graph_estimate_gib",
+            "sum_without_cuda_graph_gib",
+            "budget_gib",
+            "difference_gib",
+            "tolerance_gib",
+            "cuda_graph_gib",
+        )
     }
     if account["balances"] is None:
         absent = [
@@ -410,7 +519,8 @@ def a11(case: Case) -> Finding:
         ]
         absent += ["memory_total_gib and gpu_memory_utilization"] if account["budget_gib"] is None else []
         return lacking("A11", absent, numbers, BARS["A11"])
-    return judged("A11", account["balances"], numbers, BARS["A11"])
+    variant = "holds_estimate" if account["balances"] and account["reading"] == WITH_ESTIMATE else None
+    return judged("A11", account["balances"], numbers, BARS["A11"], variant)
 
 
 def a12(case: Case) -> Finding:

@@ -218,7 +218,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
                 for key in dict.fromkeys([*a, *b])
                 if not _same(a.get(key), b.get(key))
             ]
-    return _without_doubles(found) + _order(before, after)
+    # the lengths that were sent and those that were planned differ together: that is one difference
+    return _without_doubles(list(dict.fromkeys(found))) + _order(before, after)
 
 
 def _without_doubles(found: Sequence[Difference]) -> list[Difference]:

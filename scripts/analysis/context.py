@@ -3,7 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scripts.analysis import attached
+
 CLIENT_KEYS = ("endpoint", "prompt", "vocabulary", "seed")
+LENGTHS = ("max_tokens", "max_completion_tokens", "min_tokens", "n_predict")
+"""Fields of a request's body that say how long the answer may or must be."""
+NOT_A_SETTING = ("model", "prompt", "messages", *LENGTHS)
+"""Fields of a request's body that are no setting of the client: what else the context says under names of its own."""
 
 
 def build(
@@ -20,13 +26,19 @@ def build(
     title and levels_off (None: as measured), slo, thresholds, peaks (override or None), model (overrides of the shape).
     What is not known is null.
 
+    Lengths, temperature, ``ignore_eos`` and the rest of a request are those of the body as it was sent, not of the
+    plan; ``sent`` has them level by level (``sent_of``), empty where none was recorded.
+
     Raises ValueError when the levels were not measured under one workload.
     """
     first = cells[0]
+    sent = {str(cell["level"]): found for cell in cells if (found := sent_of(cell)) is not None}
     lengths = {(cell["plan"]["workload"]["input_tokens"], cell["plan"]["workload"]["output_tokens"]) for cell in cells}
     if len(lengths) > 1:
         raise ValueError(f"levels of one sweep were measured with different lengths (input, output): {sorted(lengths)}")
-    input_tokens, output_tokens = lengths.pop()
+    planned = dict(zip(("input_tokens", "output_tokens"), lengths.pop(), strict=True))
+    input_tokens = _first(agreed(sent, "input_tokens"), planned["input_tokens"])
+    output_tokens = _first(agreed(sent, "max_tokens"), planned["output_tokens"])
     boot = first["boot"]
     resolved = boot["resolved"]
     shape = boot.get("model_shape")
@@ -42,6 +54,7 @@ def build(
         "engine": first["plan"]["engine"],
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
+        "workload": planned,
         "peak_tflop_s": None if peaks is None else peaks["tflop_s"],
         "peak_bandwidth_gb_s": None if peaks is None else peaks["bandwidth_gb_s"],
         "peaks": None if peaks is None else dict(peaks),
@@ -57,8 +70,8 @@ def build(
         "server_arguments": _arguments(resolved),
         "server_command": boot["command"],
         "client_arguments": _client(first),
-        "temperature": 0,
-        "ignore_eos": True,
+        "sent": sent,
+        "started_at": min((str(cell["started_at"]) for cell in cells if cell.get("started_at")), default=None),
         "versions": dict(first["versions"]),
         "driver": machine.get("gpu_driver") if machine["gpus"] else "no GPU",
         "cuda": machine.get("cuda_driver"),
@@ -67,6 +80,7 @@ def build(
         "cpu": machine["cpu"],
         "host": machine,
         "boots": boots(cells),
+        "attached": attached.conditions(cells),
         "levels_off": sorted(off),
         "order": {str(cell["level"]): cell["order"] for cell in cells},
         "project": {str(cell["level"]): cell["project"] for cell in cells},
@@ -95,9 +109,51 @@ def _arguments(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**known, **{f"environment.{name}": value for name, value in (resolved.get("environment") or {}).items()}}
 
 
+def sent_of(cell: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a level's requests really asked for, from the body as it was sent; None when it was not recorded.
+
+    ``temperature``, ``ignore_eos``, ``max_tokens``, ``min_tokens``, ``stream``, ``seed`` (of the sampling) and
+    ``include_usage`` are null where the body had no such field: the server's own default held then. ``prompt`` is
+    ``token_ids`` or ``text``, ``prompts_seed`` what the prompts were drawn from, ``exact_output`` whether an answer
+    shorter than asked for counted as a failure, ``further`` every other field of the body.
+    """
+    sent = cell.get("sent")
+    body = sent.get("body") if isinstance(sent, Mapping) else None
+    if not isinstance(sent, Mapping) or not isinstance(body, Mapping):
+        return None
+    load = sent["load"] if isinstance(sent.get("load"), Mapping) else {}
+    options = body["stream_options"] if isinstance(body.get("stream_options"), Mapping) else {}
+    named = ("temperature", "ignore_eos", "stream", "seed")
+    return {
+        **{name: body.get(name) for name in named},
+        "max_tokens": _first(*(body.get(name) for name in LENGTHS if name != "min_tokens")),
+        "min_tokens": body.get("min_tokens"),
+        "include_usage": options.get("include_usage"),
+        "endpoint": sent.get("endpoint"),
+        "prompt": load.get("prompt_kind"),
+        "input_tokens": load.get("input_tokens"),
+        "prompts_seed": load.get("seed"),
+        "exact_output": load.get("exact_output"),
+        "further": {key: value for key, value in body.items() if key not in (*named, *NOT_A_SETTING, "stream_options")},
+    }
+
+
+def agreed(sent: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+    """Return what every level sent under ``name``; None when they differ, or none was recorded."""
+    values = [one.get(name) for one in sent.values()]
+    return values[0] if values and all(value == values[0] for value in values) else None
+
+
 def _client(cell: Mapping[str, Any]) -> dict[str, Any]:
-    workload, load = cell["plan"]["workload"], cell["plan"]["load"]
-    return {**{key: workload[key] for key in CLIENT_KEYS}, **load, "temperature": 0, "ignore_eos": True}
+    """Return the client's settings: how the load was made, and every field of the body as it was sent."""
+    workload, load, found = cell["plan"]["workload"], cell["plan"]["load"], sent_of(cell)
+    settings = {**{key: workload.get(key) for key in CLIENT_KEYS}, **load}
+    if found is None:
+        return settings
+    sent = {name: found[name] for name in ("temperature", "ignore_eos", "stream", "include_usage")}
+    sent |= {} if found["seed"] is None else {"sampling_seed": found["seed"]}
+    form = settings["prompt"] if found["prompt"] is None else found["prompt"]
+    return {**settings, "prompt": form, **sent, **found["further"]}
 
 
 def _capacity(resolved: Mapping[str, Any]) -> int | None:

@@ -30,6 +30,9 @@ def of_level(
 ) -> Counters:
     """Return the counters of one level, and the boot it was measured on.
 
+    A number the pages have but that cannot be is null, and ``kv_reason``, ``prefix_reason`` or ``counters_reason`` says
+    why (see ``exposition.window``).
+
     ``scrapes`` holds every page, ``startup`` is the level's startup log. Counters are the last page before the load
     against the first after it; what no page says is null. The pool's size is the log's, else the page's. Pages are read
     one after the other, so that a long level needs no more memory than a short one.
@@ -37,8 +40,14 @@ def of_level(
     before = [body for _, body in _pages(scrapes, "metrics", "before")]
     after = [body for _, body in _pages(scrapes, "metrics", "after")]
     engine = cell["plan"]["engine"]
-    log = startup_log.read(startup, engine=None if engine == "openai" else engine) if startup.strip() else {}
+    boot = cell["boot"]
+    log: dict[str, Any] = {}
+    if startup.strip():
+        family, port = None if engine == "openai" else engine, startup_log.port_of(boot.get("base_url"))
+        log = startup_log.read(startup, engine=family, model=boot.get("model"), port=port)
     pool = log.get("kv_cache_tokens")
+    extra = log.get("extra") or {}
+    assumed = extra.get("block_size_assumed") is not None and extra.get("block_size_true") is None
     row: dict[str, Any] = {"C": cell["level"], "boot_id": cell["boot"]["boot_id"], "kv_pool_tokens": pool}
     power = _power(telemetry)
     if not before or not after:
@@ -52,6 +61,8 @@ def of_level(
         after_ns=_times(scrapes, "after")[0],
         slots=_pages(scrapes, "slots", "during"),
         pool_tokens=pool,
+        block_size=None if assumed else log.get("block_size"),
+        model=cell["boot"].get("model"),
         steady=None if steady.start_ns is None or steady.end_ns is None else (steady.start_ns, steady.end_ns),
     )
     known = {column.name for column in schema.LEVELS}

@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 # engines that export no FLOP and byte counters: their utilization is computed from throughput and the model's shape
 WITHOUT_WORK_COUNTERS = ("llama_cpp",)
+REASONS = ("kv_reason", "prefix_reason", "counters_reason", "kv_fullest_pool")
 KV_DIGITS = 0.05
-TEXT_COLUMNS = ("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine", "disturbances")
+TEXT_COLUMNS = (
+    *("boot_id", "status", "reason", "invalid_reason", "run_id", "started_at", "engine", "disturbances"),
+    *REASONS,
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
     import pandas as pd
 
     rows = normalize(levels)
+    _withhold_kv(rows)
     cost = predict.cost_of(context)
     memory = kv.memory_of(context.get("startup"), context)
     limits = Thresholds.of(context)
@@ -98,6 +103,16 @@ def derive(levels: "pd.DataFrame", context: Mapping[str, Any]) -> Derived:
             frame[name] = pd.to_numeric(frame[name]).astype("float64")
     frame["C"] = frame["C"].astype("int64")
     return Derived(frame.reset_index(drop=True), sweep, rows)
+
+
+def _withhold_kv(rows: Rows) -> None:
+    """Take the KV shares out of every level where one level's were no shares: they are on the same scale everywhere,
+    and under 1 that cannot be seen."""
+    if all(row.get("kv_reason") != "not_a_share" for row in rows):
+        return
+    for row in rows:
+        row.update(dict.fromkeys(("kv_mean_pct", "kv_peak_pct", "steady_kv_mean_pct")))
+        row["kv_reason"] = row.get("kv_reason") or "not_a_share_elsewhere"
 
 
 def knee_rules(levels: "pd.DataFrame", context: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -210,7 +225,9 @@ def _derive_client(rows: Rows, cost: predict.Cost, prefix: str) -> None:
         out["decode_p50_s"] = times(minus(value["e2el_p50_ms"], value["ttft_p50_ms"]), 1e-3)
         out["ttft_share_pct"] = percent(value["ttft_p50_ms"], value["e2el_p50_ms"])
         latency = first(value["e2el_mean_ms"], value["e2el_p50_ms"])
-        out["little_in_flight"] = ratio(times(rate, latency, 1e-3), cost.output_tokens)
+        # answers that may end early are shorter than asked for: what they really had is what was in flight
+        answer = first(ratio(get(row, "output_tokens_total"), get(row, "requests_ok")), cost.output_tokens)
+        out["little_in_flight"] = ratio(times(rate, latency, 1e-3), answer)
         on_plateau = ratio(value["itl_p90_ms"], value["itl_p50_ms"])
         tail = percent(
             minus(value["tpot_p50_ms"], value["itl_p50_ms"]), minus(value["itl_p90_ms"], value["itl_p50_ms"])

@@ -10,14 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from scripts.analysis import audits, trust
-from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, setting
-from scripts.analysis.compare import attribute
+from scripts.analysis.audits import CHUNKED_PREFILL, Case, argument, kv_input, setting
+from scripts.analysis.compare import Difference, attribute, differences
 from scripts.analysis.derive import Derived
 from scripts.analysis.finding import FAILS, HOLDS, NOT_EVALUABLE, NOT_TRUSTED, Finding, judged, lacking, missing_of
 from scripts.analysis.thresholds import Thresholds
-from scripts.analysis.values import get, growth_pct, integer, minus, number, percent, plain, ratio, times
+from scripts.analysis.values import GIB, get, growth_pct, integer, minus, number, percent, plain, ratio, times
 
-__all__ = ["Finding", "document", "evaluate"]
+__all__ = ["TWO_ROUNDS", "Finding", "document", "evaluate", "printed"]
+
+TWO_ROUNDS = ("A13", "F12", "F12b", "F12c", "F16", "R4")
+"""Rules over two rounds: a report of one sweep has nothing to say by them, a comparison has."""
 
 
 def evaluate(
@@ -65,6 +68,16 @@ def _trusted(
         return one
     shown = ", ".join(f"C={level}" for level in against)
     return replace(one, outcome=NOT_TRUSTED, doubted=against, variant=None, reason=f"rests on {shown}")
+
+
+def printed(
+    findings: Sequence[Finding], context: Mapping[str, Any], previous: Derived | None = None
+) -> tuple[Finding, ...]:
+    """Return the rules that the report of a sweep prints: those over two rounds only where a second one was given."""
+    second = previous is not None or any(
+        name.startswith("previous_round_") and value is not None for name, value in context.items()
+    )
+    return tuple(one for one in findings if second or one.id not in TWO_ROUNDS)
 
 
 def document(
@@ -275,43 +288,85 @@ def f6(case: Case, found: Found) -> Finding:
 
 def _pool_growth(case: Case) -> float | None:
     """Return the growth of the pool over the previous round, in percent."""
-    now = case.sweep["startup"]["current"]["kv_pool_tokens"]
-    if case.previous is not None:
-        return growth_pct(case.previous.sweep["startup"]["current"]["kv_pool_tokens"], now)
-    return number(case.sweep["startup"]["delta"]["kv_pool_growth_pct"])
+    return number(_delta(case)["kv_pool_growth_pct"])
+
+
+SIZES_THE_POOL = (
+    "gpu_memory_utilization", "kv_cache_memory", "kv_cache_memory_bytes", "num_gpu_blocks_override", "block_size",
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "dtype", "kv_cache_dtype", "quantization",
+    "cpu_offload_gb", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enforce_eager",
+    "ctx_size", "parallel", "kv_unified", "cache_type_k", "cache_type_v",
+)  # fmt: skip
+"""Settings of a server that decide how large its pool is."""
+
+
+def _unlike(case: Case) -> list[Difference]:
+    """Return how two rounds are not two of one kind: another engine, model or device."""
+    if case.previous_context is None:
+        return []
+    found = differences(case.previous_context, case.context)
+    return [one for one in found if one.kind in ("engine", "model", "device")]
+
+
+def _resized(case: Case) -> list[Difference]:
+    """Return the differences of two rounds that size the pool: what makes them unlike, and settings of the server."""
+    if case.previous_context is None:
+        return []
+    settings = [
+        one
+        for one in differences(case.previous_context, case.context)
+        if one.kind == "server" and one.name.lstrip("-").replace("-", "_") in SIZES_THE_POOL
+    ]
+    return [*_unlike(case), *settings]
 
 
 def f6b(case: Case, found: Found) -> Finding:
-    """… nor KV pressure: the onset stayed although the pool changed, and the pool is half empty there."""
+    """… nor KV pressure.
+
+    KV pressure shows as requests that are preempted or that wait for blocks, and neither happens while all requests of
+    a level together fit into half the pool. So a single sweep tells by the upper bound at the onset (the measured peak
+    where the pool is not known) and the preemptions there. A previous round tells more where its pool differs: the
+    onset then has to be the same in both.
+    """
     onset = case.sweep["jitter_onset"]
-    before = case.previous.sweep["jitter_onset"] if case.previous else None
-    bound = get(case.derived.row(onset), "kv_upper_bound_pct")
+    row = case.derived.row(onset)
+    bound, peak = get(row, "kv_upper_bound_pct"), get(row, "kv_peak_pct")
+    used = peak if bound is None else bound
+    preemptions, quiet = get(row, "preemptions"), get(row, "waiting_steady_share_zero_pct")
     growth = _pool_growth(case)
+    before, tells = None, False
+    if case.previous is not None and case.previous.sweep["rules"]["jitter_onset"]["status"] != NOT_EVALUABLE:
+        before = case.previous.sweep["jitter_onset"]
+        tells = growth is not None and abs(growth) > case.limits.pool_change_pct and not _unlike(case)
     numbers = {
         "C": onset,
         "previous_C": before,
-        "pool_growth_pct": growth,
+        "pool_growth_pct": growth if tells else None,
+        "same_pool_pct": growth if case.previous is not None and not tells and not _unlike(case) else None,
         "bound_pct": bound,
+        "peak_pct": peak if bound is None else None,
+        "preemptions": preemptions,
+        "quiet_pct": quiet if quiet is not None and quiet >= case.limits.queue_empty_pct else None,
         "threshold_pct": case.limits.onset_bound_pct,
     }
     if case.sweep["rules"]["jitter_onset"]["status"] == "none":
         return judged("F6b", False, numbers, variant="fails_no_tail")
-    absent = list(case.sweep["rules"]["jitter_onset"]["missing"])
-    if case.previous is None:
-        absent.append("the previous round's levels")
-    elif case.previous.sweep["rules"]["jitter_onset"]["status"] == NOT_EVALUABLE:
-        absent.append("the previous round's jitter onset")
-    absent += missing_of({"kv_upper_bound_pct at the onset": bound, "kv_pool_tokens of both rounds": growth})
-    if bound is not None and bound >= case.limits.onset_bound_pct:
+    if preemptions is not None and preemptions > 0:
+        return judged("F6b", False, numbers, variant="fails_preempted")
+    if used is not None and used >= case.limits.onset_bound_pct:
         return judged("F6b", False, numbers)
+    absent = list(case.sweep["rules"]["jitter_onset"]["missing"])
+    absent += missing_of({"kv_upper_bound_pct at the onset": used})
     if absent:
         return lacking("F6b", absent, numbers)
-    same = onset == before and growth is not None and abs(growth) > case.limits.pool_change_pct
-    return judged("F6b", same, numbers)
+    if tells:
+        return judged("F6b", onset == before, numbers)
+    return judged("F6b", True, numbers, variant="holds_alone" if bound is not None else "holds_peak")
 
 
 def f6c(case: Case, found: Found) -> Finding:
-    """It is chunked prefill mixing into decode steps: the long intervals last as long as a prefill step."""
+    """It is chunked prefill mixing into decode steps: the long intervals last as long as a prefill step, and at the
+    onset enough of the intervals hold another request's prefill to move p99 (it jumps where one in a hundred does)."""
     chunked = setting(case.context, CHUNKED_PREFILL)
     budget = number(argument(case.context, "max_num_batched_tokens"))
     n_in, single, top = get(case.context, "input_tokens"), get(case.derived.row(1), "ttft_p50_ms"), _top(case)
@@ -322,6 +377,8 @@ def f6c(case: Case, found: Found) -> Finding:
     expected = times(single, prompts)
     off = percent(minus(plateau, expected), expected)
     tail = {row["C"]: get(row, "stall_share_pct") for row in case.rows}
+    onset = case.sweep["jitter_onset"]
+    at_onset = tail.get(onset)
     numbers = {
         "C": top.get("C"),
         "plateau_ms": plateau,
@@ -331,6 +388,8 @@ def f6c(case: Case, found: Found) -> Finding:
         "prompts_per_step": prompts,
         "stall_share_pct": get(top, "stall_share_pct"),
         "stall_share_expected_pct": get(top, "stall_share_expected_pct"),
+        "onset_C": onset,
+        "onset_share_pct": at_onset,
         "levels_with_stalls": [level for level, value in tail.items() if value],
         "threshold_pct": case.limits.plateau_tolerance_pct,
     }
@@ -341,6 +400,8 @@ def f6c(case: Case, found: Found) -> Finding:
     for name in ("F6", "F6b"):
         if found[name].outcome == FAILS:
             return judged("F6c", False, {**numbers, "because": name}, variant="fails_other_cause")
+    if at_onset is not None and at_onset < case.limits.tail_prefill_share_pct:
+        return judged("F6c", False, numbers, variant="fails_rare")
     if off is not None and abs(off) > case.limits.plateau_tolerance_pct:
         return judged("F6c", False, numbers)
     absent = missing_of(
@@ -543,7 +604,7 @@ def f10b(case: Case, found: Found) -> Finding:
     }
     if (bound is not None and bound >= 100) or (peak is not None and peak >= 100) or audit.outcome == FAILS:
         return judged("F10b", False, numbers)
-    absent = missing_of({"kv_upper_bound_pct": bound, "kv_peak_pct": peak})
+    absent = missing_of({"kv_upper_bound_pct": bound, kv_input([top], "kv_peak_pct"): peak})
     absent += list(audit.missing)
     return lacking("F10b", absent, numbers) if absent else judged("F10b", True, numbers)
 
@@ -606,7 +667,15 @@ def f12(case: Case, found: Found) -> Finding:
 def f12b(case: Case, found: Found) -> Finding:
     """The limit is the scheduler, not memory."""
     growth, base = _pool_growth(case), found["F12"]
-    numbers = {"pool_growth_pct": growth, "threshold_pct": case.limits.pool_change_pct, **base.numbers}
+    unlike = [one.line() for one in _unlike(case)]
+    numbers = {
+        "pool_growth_pct": growth,
+        "threshold_pct": case.limits.pool_change_pct,
+        "unlike": unlike,
+        **base.numbers,
+    }
+    if unlike:
+        return judged("F12b", False, numbers, variant="fails_unlike")
     if base.outcome == FAILS or (growth is not None and abs(growth) <= case.limits.pool_change_pct):
         return judged("F12b", False, numbers, variant=None if base.outcome == FAILS else "fails_same_pool")
     absent = list(base.missing) or (["F12"] if base.outcome == NOT_EVALUABLE else [])
@@ -615,7 +684,7 @@ def f12b(case: Case, found: Found) -> Finding:
 
 
 def _delta(case: Case) -> dict[str, Any]:
-    """Return the change of the memory account from the previous round."""
+    """Return the change of the memory account from the previous round; pools of unlike lengths are compared in GiB."""
     from scripts.analysis import kv
 
     if case.previous_context is not None and case.previous_context.get("startup"):
@@ -801,15 +870,20 @@ def _noise_s(case: Case, low: Mapping[str, Any], high: Mapping[str, Any]) -> flo
 
 
 def f16(case: Case, found: Found) -> Finding:
-    """A cap must be read on each machine."""
+    """A cap must be read on each machine: one command on one kind of card gave pools that differ."""
+    resized = [one.line() for one in _resized(case)]
     growth = _pool_growth(case)
     now = case.sweep["startup"]["current"]["kv_pool_tokens"]
     before = case.previous.sweep["startup"]["current"] if case.previous else case.sweep["startup"]["previous"] or {}
+    in_gib = _delta(case).get("compared_in") == "gib"
     numbers = {
+        "previous_pool_gib": before.get("available_kv_gib"),
+        "pool_gib": case.sweep["startup"]["current"]["available_kv_gib"],
         "previous_pool_tokens": before.get("kv_pool_tokens"),
         "pool_tokens": now,
         "growth_pct": growth,
         "threshold_pct": case.limits.pin_pool_pct,
+        "resized": resized,
     }
     if growth is None:
         return lacking(
@@ -819,7 +893,10 @@ def f16(case: Case, found: Found) -> Finding:
             ),
             numbers,
         )
-    return judged("F16", abs(growth) > case.limits.pin_pool_pct, numbers)
+    differs = abs(growth) > case.limits.pin_pool_pct
+    outcome = "fails_resized" if differs and resized else "holds" if differs else "fails"
+    variant = f"{outcome}_gib" if in_gib else "fails_resized" if differs and resized else None
+    return judged("F16", outcome == "holds", numbers, variant=variant)
 
 
 def r1(case: Case, found: Found) -> Finding:
@@ -894,14 +971,25 @@ def r4(case: Case, found: Found) -> Finding:
         if (value := number(base.numbers.get(name))) is not None
     ]
     token = case.sweep["model"]["kv_bytes_per_token"]
-    smaller = min(pools) if len(pools) == 2 else None
+    in_gib = _delta(case).get("compared_in") == "gib"
+    smaller = min(pools) if len(pools) == 2 and not in_gib else None
+    sizes = [
+        value for name in ("previous_pool_gib", "pool_gib") if (value := number(base.numbers.get(name))) is not None
+    ]
+    pinned = times(min(sizes), GIB) if in_gib and len(sizes) == 2 else times(smaller, token)
     numbers = {
         **base.numbers,
         "pin_tokens": smaller,
-        "pin_bytes": times(smaller, token),
+        "pin_bytes": pinned,
         **_pin_margin(case, smaller, token),
     }
-    return _passed_on("R4", base, numbers) if base.outcome == NOT_EVALUABLE else judged("R4", base.holds, numbers)
+    if base.outcome == NOT_EVALUABLE:
+        return _passed_on("R4", base, numbers)
+    growth, unlike = number(base.numbers.get("growth_pct")), [one.line() for one in _unlike(case)]
+    differs = growth is not None and abs(growth) > case.limits.pin_pool_pct
+    if differs and unlike:
+        return judged("R4", False, {**numbers, "unlike": unlike}, variant="fails_unlike")
+    return judged("R4", differs, numbers)
 
 
 def _pin_margin(case: Case, tokens: float | None, token: float | None) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from scripts.analysis.predict import Cost
 from scripts.analysis.values import GIB, MIB, first, get, half_unit, minus, percent, ratio, times, total
+from scripts.harness.startup_log import account as account_of_boot
 
 VLLM_BLOCK = 16  # vLLM's default block on a GPU; used only when neither log nor config gives one
 DEVICE_RESERVE = 150 * MIB  # what vLLM's larger suggestion leaves free on the device
@@ -31,6 +32,11 @@ class Memory:
     free_at_start_gib: float | None = None
     suggested_device_bytes: float | None = None
     suggested_requested_bytes: float | None = None
+    graph_estimate_gib: float | None = None
+    hybrid: bool = False
+    """Layers keep different amounts per token: tokens printed for the pool hold at the longest length only."""
+    printed_pool_tokens: float | None = None
+    """As printed; ``kv_pool_tokens`` is None for a hybrid model, of which it is no count of tokens that fit."""
 
 
 def memory_of(startup: Mapping[str, Any] | None, context: Mapping[str, Any]) -> Memory | None:
@@ -44,9 +50,15 @@ def memory_of(startup: Mapping[str, Any] | None, context: Mapping[str, Any]) -> 
     weights_apart = total(get(record, "weights_gib"), get(record, "non_torch_gib"))
     block = first(get(record, "block_size", "block_size_true"), get(context, "block_size"))
     tokens = get(record, "kv_pool_tokens", "kv_cache_tokens", "kv_cache_tokens_derived")
+    length = first(get(record, "max_model_len"), get(context, "max_model_len"))
+    concurrency = get(record, "max_concurrency_at_max_len", "max_concurrency_x")
+    hybrid = record.get("hybrid") is True or _disagree(tokens, length, concurrency, len(record.get("engines") or ()))
     assumed = block is None and context.get("engine") == "vllm" and tokens is not None and tokens % VLLM_BLOCK == 0
     return Memory(
-        kv_pool_tokens=tokens if tokens else None,  # a pool of nothing is no reading
+        kv_pool_tokens=tokens if tokens and not hybrid else None,  # a pool of nothing is no reading
+        printed_pool_tokens=tokens if tokens else None,
+        hybrid=hybrid,
+        graph_estimate_gib=get(record, "cuda_graph_estimate_gib"),
         available_kv_gib=get(record, "available_kv_gib", "kv_cache_gib"),
         consumed_gib=first(get(record, "weights_plus_non_torch_gib", "consumed_gib"), weights_apart),
         peak_activation_gib=get(record, "peak_activation_gib", "activation_gib"),
@@ -56,8 +68,8 @@ def memory_of(startup: Mapping[str, Any] | None, context: Mapping[str, Any]) -> 
             get(record, "memory_total_gib", "total_gpu_gib", "card_total_gib"), get(context, "memory_total_gib")
         ),
         gpu_memory_utilization=first(get(record, "gpu_memory_utilization"), get(context, "gpu_memory_utilization")),
-        max_model_len=first(get(record, "max_model_len"), get(context, "max_model_len")),
-        max_concurrency=get(record, "max_concurrency_at_max_len", "max_concurrency_x"),
+        max_model_len=length,
+        max_concurrency=concurrency,
         block_size=VLLM_BLOCK if assumed else block,
         block_size_assumed=assumed,
         free_at_start_gib=get(record, "free_memory_at_start_gib", "initial_free_gib", "free_gpu_gib"),
@@ -66,6 +78,15 @@ def memory_of(startup: Mapping[str, Any] | None, context: Mapping[str, Any]) -> 
         ),
         suggested_requested_bytes=get(record, "kv_cache_memory_fit_bytes"),
     )
+
+
+def _disagree(tokens: float | None, length: float | None, concurrency: float | None, engines: int) -> bool:
+    """Return whether printed tokens / length and the printed concurrency (two decimals) are different capacities. Of
+    several data-parallel engines, whose tokens are added up, nothing is concluded."""
+    computed = ratio(tokens, length)
+    if computed is None or concurrency is None or engines > 1:
+        return False
+    return abs(computed - concurrency) > 0.0051 + 0.005 * concurrency
 
 
 def upper_bound_pct(cost: Cost, pool: float | None, level: float) -> float | None:
@@ -183,13 +204,23 @@ def account(memory: Memory | None, tolerance_gib: float) -> dict[str, Any]:
             consistent = (low + high) / 2
             budget = consistent * share
     reference = memory.requested_gib if memory.requested_gib is not None else computed
-    difference = minus(parts, reference)
+    found = account_of_boot.balance(
+        memory.consumed_gib,
+        memory.peak_activation_gib,
+        memory.available_kv_gib,
+        memory.graph_estimate_gib,
+        reference,
+        tolerance_gib,
+    )
     return {
         "weights_plus_non_torch_gib": memory.consumed_gib,
         "peak_activation_gib": memory.peak_activation_gib,
         "kv_pool_gib": memory.available_kv_gib,
         "cuda_graph_gib": memory.cuda_graph_gib,
         "sum_without_cuda_graph_gib": parts,
+        "cuda_graph_estimate_gib": memory.graph_estimate_gib,
+        "reading": found.reading,
+        "sum_gib": parts if found.parts_gib is None else found.parts_gib,
         "sum_printed_gib": total(parts, memory.cuda_graph_gib),
         "budget_gib": budget,
         "budget_source": "log"
@@ -200,10 +231,9 @@ def account(memory: Memory | None, tolerance_gib: float) -> dict[str, Any]:
         "card_total_gib": memory.card_total_gib,
         "card_total_gib_consistent": consistent,
         "gpu_memory_utilization": memory.gpu_memory_utilization,
-        "difference_gib": difference,
+        "difference_gib": found.difference_gib,
         "tolerance_gib": tolerance_gib,
-        # the comparison is of printed decimals: a hair of binary rounding must not decide it
-        "balances": None if difference is None else abs(difference) <= tolerance_gib + 1e-9,
+        "balances": found.balances,
     }
 
 
@@ -251,7 +281,9 @@ def boot(memory: Memory | None, cost: Cost) -> dict[str, Any]:
     pool = memory.kv_pool_tokens
     computed = ratio(pool, memory.max_model_len)
     return {
-        "kv_pool_tokens": pool,
+        "kv_pool_tokens": memory.printed_pool_tokens,
+        "hybrid": memory.hybrid,
+        "max_model_len": memory.max_model_len,
         "available_kv_gib": memory.available_kv_gib,
         "kv_pool_gib_exact": times(pool, cost.kv_token_bytes, 1 / GIB),
         "max_concurrency_at_max_len": computed if computed is not None else memory.max_concurrency,
@@ -274,13 +306,41 @@ def pool_change(before: Memory | None, after: Memory | None) -> dict[str, Any]:
     old, new = before or Memory(), after or Memory()
     freed = total(minus(old.consumed_gib, new.consumed_gib), minus(old.peak_activation_gib, new.peak_activation_gib))
     gained = minus(new.available_kv_gib, old.available_kv_gib)
-    pool_ratio = ratio(new.kv_pool_tokens, old.kv_pool_tokens)
+    like = unit_of(old, new)
+    pools = [one.available_kv_gib if like == "gib" else one.printed_pool_tokens for one in (old, new)]
+    pool_ratio = ratio(pools[1], pools[0])
+    # the estimated CUDA graphs are a part of the account where the release takes them off
+    taken = [_estimate_taken(one) for one in (old, new)]
+    graphs = taken[0] - taken[1]
     return {
+        "compared_in": like,
         "kv_pool_ratio": pool_ratio,
         "kv_pool_growth_pct": None if pool_ratio is None else (pool_ratio - 1) * 100,
         "weights_gib": minus(old.consumed_gib, new.consumed_gib),
         "activation_gib": minus(old.peak_activation_gib, new.peak_activation_gib),
         "budget_gib": minus(new.requested_gib, old.requested_gib),
         "kv_gib": gained,
-        "unexplained_gib": minus(gained, freed),
+        "cuda_graph_estimate_gib": graphs,
+        "unexplained_gib": minus(gained, total(freed, graphs)),
     }
+
+
+def _estimate_taken(memory: Memory) -> float:
+    """Return the estimated CUDA-graph memory that was taken off before the pool was sized, GiB; 0 where it was not."""
+    if memory.graph_estimate_gib is None or account(memory, account_of_boot.TOLERANCE_GIB)["reading"] in (
+        account_of_boot.PLAIN,
+        None,
+    ):
+        return 0.0
+    return memory.graph_estimate_gib
+
+
+def unit_of(old: Memory, new: Memory) -> str:
+    """Return in what two boots' pools are compared: tokens, or gib where the token figure is no measure of the pool.
+
+    Since vLLM 0.20 the figure is concurrency x longest length, which of a hybrid model moves with the length alone: so
+    pools of unlike lengths, and of hybrid models, are compared in GiB.
+    """
+    unlike = None not in (old.max_model_len, new.max_model_len) and old.max_model_len != new.max_model_len
+    known = None not in (old.available_kv_gib, new.available_kv_gib)
+    return "gib" if known and (unlike or old.hybrid or new.hybrid) else "tokens"

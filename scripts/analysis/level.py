@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scripts.analysis import burst, confidence, metrics, schema, telemetry_summary, timeline, trend
 from scripts.analysis.steady import steady_window
+from scripts.harness import alone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,5 +61,9 @@ def hardware(cell: Mapping[str, Any], telemetry: "pa.Table") -> dict[str, Any]:
     """Return the hardware's columns, over the time from the first request's release to the last one's end."""
     window = (int(cell["window"]["load_start_ns"]), int(cell["window"]["load_end_ns"]))
     found = telemetry_summary.summarize(telemetry, window)
+    found |= alone.drifts(cell)
+    judged = alone.judge(found, cell)
+    found |= {"disturbed": judged.disturbed, "disturbances": judged.text()}
+    found |= {"quiet_wait_s": cell.get("quiet_wait_s"), "tries": cell.get("tries")}
     known = {column.name for column in schema.LEVELS}
     return {name: value for name, value in found.items() if name in known}

@@ -103,7 +103,9 @@ SCRAPES = (
 
 TELEMETRY = (
     Column("time_ns", "int64", "ns", "When it was read (monotonic)", nullable=False),
-    Column("device", "string", "", "host, server, client, gpu0, …, package0, …", nullable=False),
+    Column(
+        "device", "string", "", "host, server, client, others, other:NAME, cgroup, gpu0, …, package0, …", nullable=False
+    ),
     Column("quantity", "string", "", "What was read, with its unit as suffix", nullable=False),
     Column("value", "float64", "", "Reading; null when the hardware does not say"),
 )
@@ -428,6 +430,12 @@ _COUNTERS = (
     Column("prefix_queries", "float64", "tokens", "Prompt tokens looked up in the prefix cache"),
     Column("counters_window_s", "float64", "s", "Wall clock between the two scrapes around the level"),
     Column("scrapes", "int64", "", "Scrapes that were answered"),
+    Column("kv_pools", "int64", "", "KV pools the page tells of; several: kv_mean_pct is their mean, each as one"),
+    Column("kv_fullest_pool", "string", "", "Labels of the pool kv_peak_pct is of, where there are several"),
+    Column("kv_reason", "string", "", "Why kv_mean_pct and kv_peak_pct are null: not_a_share (outside 0 to 1)"),
+    Column("kv_reported_pct", "float64", "%", "What the page then gave as share of the pool, the farthest from 0 to 1"),
+    Column("prefix_reason", "string", "", "Why the prefix counters are null: blocks (size unknown), unit (not said)"),
+    Column("counters_reason", "string", "", "Why what is counted is null: restarted, by_turns, workers_changed"),
 )
 
 _HARDWARE = (
@@ -465,6 +473,34 @@ _HARDWARE = (
     Column("telemetry_samples", "int64", "", "Readings inside the window"),
     Column("telemetry_hz", "float64", "1/s", "Readings a second"),
     Column("telemetry_longest_hole_s", "float64", "s", "Longest time without a reading"),
+)
+
+_ALONE = (
+    Column("disturbed", "bool", "", "The level was not alone on the machine; null where the record cannot say"),
+    Column("disturbances", "string", "", "Why: a JSON list of {kind, value, limit, unit, names}; null where none"),
+    Column("other_cpu_cores_mean", "float64", "cores", "CPU of processes not of this measurement, over the window"),
+    Column("other_cpu_cores_max", "float64", "cores", "The same, over the worst two seconds"),
+    Column("other_cpu_names", "string", "", "Names of the largest of them, the largest first"),
+    Column("host_steal_pct_max", "float64", "%", "CPU the hypervisor gave to others, over the worst two seconds"),
+    Column("pressure_cpu_pct", "float64", "%", "Time in which some process waited for a core"),
+    Column("pressure_memory_pct", "float64", "%", "Time in which some process waited for memory"),
+    Column("pressure_io_pct", "float64", "%", "Time in which some process waited for storage"),
+    Column("cgroup_throttled_pct", "float64", "%", "Time the control group was held back by its CPU limit"),
+    Column("runnable_mean", "float64", "", "Processes and threads that ran or waited for a core, mean"),
+    Column("swap_used_gib", "float64", "GiB", "Swap in use, largest reading"),
+    Column("swap_mib_s", "float64", "MiB/s", "Memory read from swap and written to it a second"),
+    Column("cpu_clock_mhz_fastest", "float64", "MHz", "Clock of the fastest core, mean of the readings"),
+    Column("gpu_other_names", "string", "", "Names of the compute processes that were not the server's"),
+    Column("gpu_slowed_pct", "float64", "%", "Readings in which heat or the hardware's protection slowed the GPU"),
+    Column("gpu_clock_mhz_busy", "float64", "MHz", "Clock of the multiprocessors while a kernel ran, median"),
+    Column("calibration_single_ms", "float64", "ms", "Fixed arithmetic on one core, slower of before and after"),
+    Column("calibration_all_ms", "float64", "ms", "The same on all usable cores at once"),
+    Column("calibration_memory_gb_s", "float64", "GB/s", "Reading memory, slower of before and after"),
+    Column("calibration_single_drift_pct", "float64", "%", "How much slower than the best of the sweep until then"),
+    Column("calibration_all_drift_pct", "float64", "%", "The same on all usable cores at once"),
+    Column("calibration_memory_drift_pct", "float64", "%", "The same for reading memory"),
+    Column("quiet_wait_s", "float64", "s", "Time the level waited for the machine to be quiet before it began"),
+    Column("tries", "int64", "", "Times the level was measured by itself until one was kept"),
 )
 
 _CLIENT = (
@@ -569,7 +605,6 @@ _DERIVED = (
     ),
     Column("little_from", "string", "", "What little_in_flight was computed from: mean or p50"),
     Column("failed", "bool", "", "No request of the level succeeded"),
-    Column("disturbed", "bool", "", "Something else ran beside the load, or the machine was not as at other levels"),
     Column("condemned", "bool", "", "A number that cannot be rests on this level"),
     *(_steady(c) for c in (*_DERIVED_BOTH, next(c for c in _CLOCK if c.name == "little_in_flight"))),
 )
@@ -586,6 +621,7 @@ LEVEL_SECTIONS: dict[str, tuple[Column, ...]] = {
     "Confidence": _CONFIDENCE,
     "Server counters": _COUNTERS,
     "Hardware": _HARDWARE,
+    "Was it alone?": _ALONE,
     "Client": _CLIENT,
     "Server and hardware, steady state": _STEADY_SERVER,
     "Boot": _BOOT,

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scripts.harness import alone
+
 Floats = npt.NDArray[np.float64]
 
 # Bits of NVML's clock event reasons. The first group slows a GPU that has work; the second does not.
@@ -25,6 +27,9 @@ HARMLESS_REASONS = {0x001: "idle", 0x002: "clocks set by the user", 0x100: "disp
 # Readings must cover this share of the window, without a hole longer than this, before they are said to hold for it.
 MIN_COVERAGE = 0.98
 MAX_HOLE_S = 2.0
+NAMES_KEPT = 5
+# a GPU's clock says something of it while a kernel runs this share of the time
+WORKING_PCT = 50.0
 
 
 @dataclass(frozen=True)
@@ -58,15 +63,16 @@ def summarize(table: Any, window_ns: tuple[int, int]) -> dict[str, Any]:
     which: gpu_counter, gpu_power, cpu_package. Readings that cover 98 to 100% of the window are scaled to all of it;
     fewer give None. ``power_w_mean``: time-weighted mean of the power readings, else energy over the window's length.
 
-    ``cpu_pct`` values are time-weighted means; 100 is one logical core busy.
+    ``cpu_pct`` values are time-weighted means; 100 is one logical core busy. What the level shared the machine with is
+    taken over the whole window, and over the worst ``alone.WORST_S`` of it (of all of it where it is shorter).
     """
-    frame = table.to_pandas() if hasattr(table, "to_pandas") else table
     start, end = window_ns
     window_s = (end - start) * 1e-9
     if window_s <= 0:
         raise ValueError(f"the window ends ({end} ns) before it begins ({start} ns)")
-    read = _reader(frame, start)
-    devices = list(dict.fromkeys(frame["device"]))
+    rows = _grouped(table, start)
+    read = _reader(rows)
+    devices = list(dict.fromkeys(device for device, _ in rows))
     gpus = _gpus_of_server([device for device in devices if device.startswith("gpu")], read, window_s)
     packages = [device for device in devices if device.startswith("package")]
     gpu_energy, gpu_source = _gpu_energy(gpus, read, window_s)
@@ -107,6 +113,7 @@ def summarize(table: Any, window_ns: tuple[int, int]) -> dict[str, Any]:
         "cpu_clock_mhz_min": _min(read("host", "cpu_clock_mhz").within(window_s)),
         "cpu_clock_mhz_mean": _mean(read("host", "cpu_clock_mhz").within(window_s)),
         **_sampling(read("host", "memory_used_bytes"), window_s),
+        **_surroundings(rows, read, gpus, window_s),
     }
 
 
@@ -175,19 +182,152 @@ def step_mean(series: Series, end_s: float) -> float | None:
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _reader(frame: Any, start: int) -> Any:
-    groups = dict(iter(frame.groupby(["device", "quantity"], sort=False)))
+Rows = dict[tuple[str, str], tuple[Floats, Floats]]
+
+
+def _grouped(table: Any, start: int) -> Rows:
+    """Return (seconds from ``start``, value) of each device and quantity, in order of time; null is NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(table, pa.Table):
+        table = pa.Table.from_pandas(table, preserve_index=False)
+    times = table.column("time_ns").to_numpy()
+    values = pc.fill_null(table.column("value").cast(pa.float64()), np.nan).to_numpy()
+    devices, quantities = (table.column(name).combine_chunks().dictionary_encode() for name in ("device", "quantity"))
+    codes = devices.indices.to_numpy().astype(np.int64) * max(1, len(quantities.dictionary))
+    codes += quantities.indices.to_numpy()
+    order = np.lexsort((times, codes))
+    found: Rows = {}
+    edges = np.flatnonzero(np.diff(codes[order])) + 1
+    for group in np.split(order, edges) if len(order) else ():
+        device, quantity = divmod(int(codes[group[0]]), len(quantities.dictionary))
+        key = (devices.dictionary[device].as_py(), quantities.dictionary[quantity].as_py())
+        # subtract as integers: a monotonic clock's nanoseconds do not fit into a float
+        found[key] = ((times[group] - start) * 1e-9, values[group])
+    return found
+
+
+def _reader(rows: Rows) -> Any:
     empty = Series(np.array([]), np.array([]))
 
     def read(device: str, quantity: str) -> Series:
-        rows = groups.get((device, quantity))
-        if rows is None:
+        if (device, quantity) not in rows:
             return empty
-        rows = rows[rows["value"].notna()].sort_values("time_ns")
-        # subtract as integers: a monotonic clock's nanoseconds do not fit into a float
-        return Series((rows["time_ns"].to_numpy() - start) * 1e-9, rows["value"].to_numpy(dtype=np.float64))
+        times, values = rows[device, quantity]
+        known = ~np.isnan(values)
+        return Series(times[known], values[known])
 
     return read
+
+
+# --- what the level shared the machine with ---------------------------------------------------------------------------
+
+
+def _surroundings(rows: Rows, read: Any, gpus: Sequence[str], end_s: float) -> dict[str, Any]:
+    """Return the columns that say whether the level was alone, and what ``alone.judge`` needs besides."""
+    others = _rate(rows, "others", "cpu_pct")
+    steal = _rate(rows, "host", "steal_pct")
+    swap = [_rate(rows, "host", f"swap_{way}_bytes_s").mean(end_s) for way in ("in", "out")]
+    traffic = _total(swap)
+    used = _max(read("host", "swap_used_bytes").within(end_s))
+    bits = [read(gpu, "throttle_reasons").within(end_s).astype(np.int64) for gpu in gpus]
+    count = sum(len(values) for values in bits)
+    seen = [_max(read(gpu, "server_process_count").within(end_s)) for gpu in gpus]
+    return {
+        "other_cpu_cores_mean": _scaled(others.mean(end_s), 0.01),
+        "other_cpu_cores_max": _scaled(others.worst(end_s), 0.01),
+        "other_cpu_names": _names(rows, others, end_s),
+        "host_steal_pct_max": steal.worst(end_s),
+        "pressure_cpu_pct": _rate(rows, "host", "pressure_cpu_some_pct").mean(end_s),
+        "pressure_memory_pct": _rate(rows, "host", "pressure_memory_some_pct").mean(end_s),
+        "pressure_io_pct": _rate(rows, "host", "pressure_io_some_pct").mean(end_s),
+        "cgroup_throttled_pct": _rate(rows, "cgroup", "throttled_pct").mean(end_s),
+        "runnable_mean": _mean(read("host", "running_count").within(end_s)),
+        "swap_used_gib": _scaled(used, 2**-30),
+        "swap_mib_s": _scaled(traffic, 2**-20),
+        "cpu_clock_mhz_fastest": _mean(read("host", "cpu_clock_fastest_mhz").within(end_s)),
+        "gpu_other_names": _strangers(rows, read, end_s),
+        "gpu_slowed_pct": None if not count else 100 * sum(int((b & alone.HELD_DOWN != 0).sum()) for b in bits) / count,
+        "gpu_clock_mhz_busy": _lowest([_busy_clock(rows, gpu, end_s) for gpu in gpus]),
+        "gpu_power_capped": any(bool((values & alone.POWER_CAP).any()) for values in bits) if count else None,
+        "gpu_server_seen": None if _highest(seen) is None else _highest(seen) != 0,
+    }
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """A quantity of which each reading holds for the time since the one before, known or not; times in seconds from
+    the window's start."""
+
+    time_s: Floats
+    value: Floats
+
+    def _covered(self, end_s: float) -> tuple[Floats, Floats, Floats]:
+        """Return (begin, end, value) of the stretches inside the window whose value is known."""
+        begin, until = np.clip(self.time_s[:-1], 0.0, end_s), np.clip(self.time_s[1:], 0.0, end_s)
+        known = (until > begin) & ~np.isnan(self.value[1:])
+        return begin[known], until[known], self.value[1:][known]
+
+    def mean(self, end_s: float) -> float | None:
+        """Return the mean over the window; None where less than ``MIN_COVERAGE`` of it is known."""
+        begin, until, value = self._covered(end_s)
+        length = float((until - begin).sum())
+        return float(((until - begin) * value).sum()) / length if length >= MIN_COVERAGE * end_s else None
+
+    def worst(self, end_s: float) -> float | None:
+        """Return the highest mean over any ``alone.WORST_S`` of the window; unknown stretches count as zero."""
+        begin, until, value = self._covered(end_s)
+        if not len(begin):
+            return None
+        length = min(alone.WORST_S, end_s)
+        edges = np.unique(np.concatenate([begin, until]))
+        # the area up to t is linear between edges: the best stretch begins or ends at one of them
+        area = [float((np.clip(edge - begin, 0, until - begin) * value).sum()) for edge in edges]
+        starts = np.clip(np.concatenate([edges, edges - length]), 0.0, end_s - length)
+        rise = np.interp(starts + length, edges, area) - np.interp(starts, edges, area)
+        return float(rise.max()) / length
+
+
+def _rate(rows: Rows, device: str, quantity: str) -> _Rate:
+    return _Rate(*rows.get((device, quantity), (np.array([]), np.array([]))))
+
+
+def _names(rows: Rows, others: _Rate, end_s: float) -> str | None:
+    """Return the names of the largest other processes in the window, those that never reached 1% of a core left out."""
+    used: dict[str, float] = {}
+    for device, quantity in rows:
+        if device.startswith("other:") and quantity == "cpu_pct":
+            times, values = rows[device, quantity]
+            # a name is read only where it used something: the reading before is that of the total
+            place = np.searchsorted(others.time_s, times, side="left")
+            before = others.time_s[np.maximum(place - 1, 0)]
+            length = np.clip(times, 0.0, end_s) - np.clip(before, 0.0, end_s)
+            used[device.removeprefix("other:")] = float((length * values).sum())
+    largest = sorted((name for name in used if used[name] > 0), key=lambda name: -used[name])
+    return ", ".join(largest[:NAMES_KEPT]) or None
+
+
+def _strangers(rows: Rows, read: Any, end_s: float) -> str | None:
+    names = [
+        device.removeprefix("other:")
+        for device, quantity in rows
+        if quantity == "gpu_process_count" and len(read(device, quantity).within(end_s))
+    ]
+    return ", ".join(sorted(names)) or None
+
+
+def _busy_clock(rows: Rows, gpu: str, end_s: float) -> float | None:
+    """Return the median clock of the readings in which a kernel ran at least half of the time."""
+    clock, use = rows.get((gpu, "sm_clock_mhz")), rows.get((gpu, "utilization_pct"))
+    if clock is None or use is None or len(clock[0]) != len(use[0]):
+        return None
+    busy = (clock[0] >= 0) & (clock[0] <= end_s) & (use[1] >= WORKING_PCT) & ~np.isnan(clock[1])
+    return float(np.median(clock[1][busy])) if busy.any() else None
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
 
 
 def _gpus_of_server(gpus: list[str], read: Any, end_s: float) -> list[str]:

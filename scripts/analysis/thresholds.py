@@ -23,6 +23,7 @@ class Thresholds:
     itl_p99_growth: float = 5.0  # … while the tail grew by more than this factor
     stall_p90_ratio: float = 2.0  # F6d: ITL p90 over p50
     plateau_tolerance_pct: float = 25.0  # F6c: long intervals against the time of a prefill step
+    tail_prefill_share_pct: float = 0.5  # F6c: p99 jumps where 1% of the intervals hold a prefill; half cannot move it
     onset_bound_pct: float = 50.0  # F6b: KV upper bound at the onset
     memory_bound_pct: float = 80.0  # F3b: KV upper bound below which memory is not the cause
     pool_change_pct: float = 20.0  # F6b, F12b: pools that differ enough to tell

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from scripts.harness.addresses import plain_url
 from scripts.harness.errors import SweepError
 
 
@@ -112,6 +113,10 @@ def _sentence(error: Any, source: str) -> str:
     place = ".".join(str(part) for part in error.absolute_path)
     found = error.instance
     where = f"{source}: {place}" if place else source
+    if place.endswith("server.api_key_env"):
+        return f"{where}: expected the name of an environment variable (what was found is not shown: it may be the key)"
+    if place.endswith("server.url") and isinstance(found, str):
+        found = plain_url(found)
     kind, value = error.validator, error.validator_value
     if kind == "additionalProperties":
         known = sorted(error.schema.get("properties", {}))

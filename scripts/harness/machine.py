@@ -311,21 +311,21 @@ def _cgroup(root: Path) -> dict[str, Any]:
         _, controllers, path = line.split(":", 2)
         names = controllers.split(",")
         if controllers == "":
-            for folder in _up(base, path):
+            for folder in cgroup_and_parents(base, path):
                 cpus += _v2_cpus(folder / "cpu.max")
                 memory += _v2_memory(folder / "memory.max")
         if "cpu" in names:
-            for folder in _up(base / "cpu", path):
+            for folder in cgroup_and_parents(base / "cpu", path):
                 quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
                 cpus += [quota / period] if quota is not None and period is not None and quota > 0 < period else []
         if "memory" in names:
-            for folder in _up(base / "memory", path):
+            for folder in cgroup_and_parents(base / "memory", path):
                 limit = _number(folder / "memory.limit_in_bytes")
                 memory += [limit] if limit is not None and limit < V1_NO_LIMIT else []
     return {"cpus": min(cpus, default=None), "memory_bytes": min(memory, default=None)}
 
 
-def _up(base: Path, path: str) -> list[Path]:
+def cgroup_and_parents(base: Path, path: str) -> list[Path]:
     """Return the group's folder and those above it, down to ``base`` (a container may see only the latter)."""
     folder = base / path.lstrip("/")
     if base not in (folder, *folder.parents) or ".." in path:

@@ -8,12 +8,13 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import engines, machine, plan, process, records, rounds, server
+from scripts.harness import alone, engines, machine, plan, process, quiet, records, rounds, server, surroundings, tls
+from scripts.harness.alone import Judgement
 from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
 from scripts.harness.plan import Sweep
@@ -43,6 +44,8 @@ PACKAGES = (
 DESCRIPTORS_BESIDE_CONNECTIONS = 128
 DYING_S = 20.0
 """Time a server with a dead engine may take to end, seconds."""
+EARLIER_S = 12 * 3600.0
+"""Levels of the sweep that are older than this are no measure of how fast the machine is today, seconds."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,7 @@ def wanted(job_sweep: Sweep, settings: Mapping[str, Any], level: int | None) -> 
         identity=plan.server_identity(settings),
         server={
             **settings["server"],
-            "port": section["server"]["port"],
-            "api_key_env": section["server"]["api_key_env"],
+            **{key: section["server"].get(key) for key in ("port", "api_key_env", "tls_ca", "tls_verify")},
         },
         workload=settings["workload"],
         levels=levels,
@@ -100,32 +102,144 @@ def check_machine(places: Places, results: Path, limits: Mapping[str, Any], leve
         )
 
 
+@dataclass(frozen=True)
+class Run:
+    """One measurement of a level: its folder, what cell.json says, and whether it was alone."""
+
+    folder: Path
+    cell: dict[str, Any]
+    judgement: Judgement
+
+
 def level(job: Job, places: Places, say: Callable[[str], None]) -> Path:
     """Measure one level. Returns the folder of the run; the level's own files are hard links to what lies there.
 
     Every run has a folder of its own below ``runs``, so that measuring again never loses what was measured before, and
-    a run that was broken off leaves what it had. Raises SweepError when the level could not be measured.
+    a run that was broken off leaves what it had. A run that was disturbed is followed by another one, up to
+    ``load.remeasure_disturbed`` times; the level's own is then the first that was not disturbed, else the one whose
+    worst disturbance was the smallest against its limit. Raises SweepError when the level could not be measured.
     """
     section = job.sweep.settings
     assert section is not None
     limits = section["limits"]
     check_machine(places, job.folder, limits, job.level)
-    stop = threading.Event()
-    watch = process.watch(process.owner(), lambda: _give_up(stop, places))
+    stops: list[threading.Event] = []
+    watch = process.watch(process.owner(), lambda: _give_up(stops, places))
     try:
         with server.attach(wanted(job.sweep, job.settings, job.level), places, say) as attached:
-            run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
-            run = job.folder / "runs" / run_id
-            run.mkdir(parents=True)
-            cell = _measure(job, attached, places, run, limits, stop, say)
+
+            def measure(attempt: int) -> Run:
+                stops.append(threading.Event())
+                return _run(job, attached, places, limits, stops[-1], say, attempt)
+
+            run = until_undisturbed(measure, int(section["load"]["remeasure_disturbed"]), _hint(job), say)
     finally:
         watch.set()
+    publish(run.folder, job.folder)
+    return run.folder
+
+
+def until_undisturbed(measure: Callable[[int], Run], again: int, hint: str, say: Callable[[str], None]) -> Run:
+    """Measure until a run was not disturbed, ``again`` further times at most, and return the one to keep.
+
+    Its cell.json then says how often the level was measured (``tries``) and why the others were not kept
+    (``remeasured``, in order). ``hint`` says how to measure it once more.
+    """
+    runs = [measure(0)]
+    while runs[-1].judgement.disturbed and len(runs) <= again:
+        say(f"the measurement was not alone: {_why(runs[-1])}; measuring again ({len(runs)} of {again})")
+        runs.append(measure(len(runs)))
+    kept = min(runs, key=lambda run: (bool(run.judgement.disturbed), run.judgement.severity))
+    if kept.judgement.disturbed:
+        say(f"the measurement is marked as disturbed: {_why(kept)}; {hint}")
+    kept.cell["tries"] = len(runs)
+    kept.cell["remeasured"] = [
+        {"run_id": run.folder.name, "disturbances": [reason.as_dict() for reason in run.judgement.reasons]}
+        for run in runs
+        if run is not kept
+    ]
+    _write_cell(kept.folder, kept.cell)
+    return kept
+
+
+def _why(run: Run) -> str:
+    return "; ".join(alone.sentence(reason) for reason in run.judgement.reasons)
+
+
+def _hint(job: Job) -> str:
+    if job.repeat > 1:
+        return "to measure it again, remove its folder and run again"
+    return (
+        "`make level "
+        f"ROUND={job.sweep.round} SWEEP={job.sweep.name} LEVEL={job.level}` measures it again when the machine is quiet"
+    )
+
+
+def _run(
+    job: Job,
+    attached: Attached,
+    places: Places,
+    limits: Mapping[str, Any],
+    stop: threading.Event,
+    say: Callable[[str], None],
+    attempt: int,
+) -> Run:
+    """Measure a level once, into a folder of its own, and judge whether it was alone."""
+    run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + uuid.uuid4().hex[:6]
+    run = job.folder / "runs" / run_id
+    run.mkdir(parents=True)
+    cell = _measure(job, attached, places, run, limits, stop, say, attempt)
     cell["files"] = rounds.digests(run, OUTPUTS[1:])
+    judgement = judge(cell, run / "telemetry.parquet")
+    _write_cell(run, cell)
+    return Run(run, cell, judgement)
+
+
+def judge(cell: dict[str, Any], telemetry: Path) -> Judgement:
+    """Judge whether a measurement was alone, and note in its cell what later levels are held against."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from scripts.analysis import telemetry_summary
+
+    window = (int(cell["window"]["load_start_ns"]), int(cell["window"]["load_end_ns"]))
+    try:
+        numbers = telemetry_summary.summarize(pq.read_table(telemetry), window)
+    except (OSError, ValueError, KeyError, pa.ArrowException):  # telemetry that was lost takes no measurement with it
+        numbers = {}
+    showed = ("cpu_clock_mhz_fastest", "gpu_clock_mhz_busy")
+    cell["alone"]["showed"] = {name: numbers.get(name) for name in showed}
+    return alone.judge(numbers | alone.drifts(cell), cell)
+
+
+def earlier_cells(job: Job) -> list[dict[str, Any]]:
+    """Return cell.json of what was measured of the sweep in the last ``EARLIER_S``, earlier runs included."""
+    sweep = job.folder.parents[2] if job.repeat > 1 else job.folder.parent
+    found = []
+    for level in (*sweep.glob("c*"), *sweep.glob("repeats/*/c*")):
+        for path in (level / "cell.json", *level.glob("runs/*/cell.json")):
+            with contextlib.suppress(SweepError, OSError, KeyError, TypeError):
+                cell = records.read_cell(path)
+                if 0 <= time.time_ns() - cell["clock"]["wall_ns"] < EARLIER_S * 1e9:
+                    found.append(cell)
+    return found
+
+
+def _write_cell(run: Path, cell: Mapping[str, Any]) -> None:
     temporary = run / "cell.json.tmp"
     temporary.write_text(json.dumps(cell, indent=1, ensure_ascii=False), encoding="utf-8")
     temporary.replace(run / "cell.json")
-    publish(run, job.folder)
-    return run
+
+
+def calibrated(say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return how fast the machine is just now; None where it refuses (no thread, no memory)."""
+    from scripts.harness import calibration
+
+    try:
+        return calibration.calibrate()
+    except (RuntimeError, MemoryError, OSError) as error:
+        say(f"how fast the machine is could not be measured: {error}")
+        return None
 
 
 def publish(run: Path, folder: Path) -> None:
@@ -136,9 +250,10 @@ def publish(run: Path, folder: Path) -> None:
         _link(run / name, folder / name)
 
 
-def _give_up(stop: threading.Event, places: Places) -> None:
+def _give_up(stops: Sequence[threading.Event], places: Places) -> None:
     """The run's owner is gone: end the load, what a dead supervisor left of the server, and this process."""
-    stop.set()
+    for stop in stops:
+        stop.set()
     try:
         server.end_orphans(places)
         time.sleep(2.0)
@@ -161,6 +276,7 @@ def _measure(
     limits: Mapping[str, Any],
     stop: threading.Event,
     say: Callable[[str], None],
+    attempt: int,
 ) -> dict[str, Any]:
     from scripts.harness import load, progress
     from scripts.harness.scrape import Scraper
@@ -170,12 +286,19 @@ def _measure(
     assert job.sweep.settings is not None
     (run / "boot.json").write_text(json.dumps(_public(record), indent=1), encoding="utf-8")
     (run / "startup.log").write_text(attached.startup_log, encoding="utf-8")
-    spec = _load_spec(job, attached, limits, run.name)
+    spec = _load_spec(job, attached, limits, run.name, attempt)
     targets = engine.scrape_targets(str(record["base_url"]), record["resolved"])
-    scraper = Scraper(targets, spec.headers, run / "scrapes.parquet", float(limits["scrape_interval_s"]))
-    server_pids = [] if engine.attaches_only else [_server_pid(places)]
+    interval_s = float(limits["scrape_interval_s"])
+    scraper = Scraper(targets, spec.headers, run / "scrapes.parquet", interval_s, tls.of(record["resolved"]))
+    belongs = quiet.belonging(attached, places)
+    on_gpu = belongs.known != "elsewhere" and (engine.uses_gpu(record["resolved"]) or engine.attaches_only)
+    before_level, waited = _when_quiet(belongs, on_gpu, float(limits["quiet_s"]), stop, say)
     telemetry = Telemetry(
-        run / "telemetry.parquet", server_pids, [os.getpid()], interval_s=float(limits["telemetry_interval_s"])
+        run / "telemetry.parquet",
+        belongs.server,
+        [os.getpid()],
+        interval_s=float(limits["telemetry_interval_s"]),
+        harness_pids=belongs.harness,
     )
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     clock = {"wall_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
@@ -229,6 +352,7 @@ def _measure(
     if counts.get("requests_ok") == 0:
         raise SweepError(f"level {job.level}: no request succeeded ({_first_error(result)}); what was measured: {run}")
     window |= {"load_start_ns": result.load_start_ns, "load_end_ns": result.load_end_ns}
+    after_level = calibrated(say)
     order = plan.order_of(job.sweep)
     return {
         "schema": records.CELL_SCHEMA,
@@ -252,9 +376,34 @@ def _measure(
         "window": window,
         "client": result.fidelity,
         "counts": counts,
+        "scrape_problems": scraper.problems(),
         "telemetry_problem": next((text for text in problem if text), None),
         "host": {"load_average": machine.load_average()},
+        "calibration": {"before": before_level, "after": after_level},
+        "quiet_wait_s": round(waited.seconds, 3),
+        "busy_before": [reason.as_dict() for reason in waited.reasons] or None,
+        "alone": {
+            "cores": surroundings.usable_cores(),
+            "server": belongs.known,
+            "on_gpu": on_gpu and not engine.attaches_only,
+            "reference": alone.reference(earlier_cells(job)),
+        },
     }
+
+
+def _when_quiet(
+    belongs: quiet.Belonging, on_gpu: bool, limit_s: float, stop: threading.Event, say: Callable[[str], None]
+) -> tuple[dict[str, Any] | None, quiet.Waited]:
+    """Wait until the machine is quiet; return how fast it is then, and how long that took.
+
+    The first look covers the calibration, so that a quiet machine costs no time of its own.
+    """
+    begun = time.monotonic()
+    look = quiet.Look(belongs, on_gpu)
+    speed = calibrated(say)
+    stop.wait(max(0.0, quiet.FIRST_LOOK_S - (time.monotonic() - begun)))
+    waited = quiet.wait(look, limit_s, say, stop.wait)
+    return calibrated(say) if waited.seconds else speed, waited
 
 
 def _death(places: Places, record: Mapping[str, Any], engine: Engine, failures: bool) -> str | None:
@@ -274,20 +423,22 @@ def _death(places: Places, record: Mapping[str, Any], engine: Engine, failures: 
     return reason
 
 
-def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: str) -> Any:
+def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: str, attempt: int) -> Any:
     from scripts.harness import load
 
     workload, settings, record = job.settings["workload"], job.settings["load"], attached.record
     parts = [workload["seed"], job.sweep.machine, job.sweep.round, job.sweep.name, job.level, job.repeat]
     if attached.engine.attaches_only:  # such a server outlives the run: measured again, it must not know the prompts
         parts.append(run_id)
+    elif attempt:  # the server has just seen the prompts of the try before
+        parts.append(f"again {attempt}")
     seed = load.mix_seed(*parts)
     first, last = workload["vocabulary"]
     return load.LoadSpec(
         base_url=str(record["base_url"]),
         body=attached.engine.request_body(workload, str(record["model"]), load.PROMPT),
         headers=attached.engine.headers(record["resolved"]),
-        endpoint=attached.engine.endpoint(workload),
+        endpoint=attached.engine.endpoint(workload, record["resolved"]),
         kind=workload["endpoint"],
         concurrency=job.level,
         requests=plan.requests_of(job.level, settings),
@@ -301,6 +452,8 @@ def _load_spec(job: Job, attached: Attached, limits: Mapping[str, Any], run_id: 
         ),
         vocabulary=(first, last + 1),
         seed=seed,
+        exact_output=workload.get("ignore_eos", True),
+        tls_verify=tls.of(record["resolved"]),
         processes=settings["processes"],
         timeouts=load.Timeouts(
             connect_s=limits["connect_s"],
@@ -335,12 +488,6 @@ def _first_error(result: Any) -> str:
     first = failed[0]
     status = "" if first["http_status"] is None else f", HTTP {first['http_status']}"
     return f"the first one: {first['error_kind']}{status}: {first['error_message']}"
-
-
-def _server_pid(places: Places) -> int:
-    from scripts.harness import supervisor
-
-    return int(supervisor.read_state(places.state)["server_pid"])
 
 
 def _public(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,7 +540,7 @@ def start(
     assert section is not None
     check_machine(places, boot_json.parent, section["limits"], max(sweep.levels))
     engines.get(settings["engine"])
-    watch = process.watch(process.owner(), lambda: _give_up(threading.Event(), places))
+    watch = process.watch(process.owner(), lambda: _give_up([], places))
     try:
         with server.attach(wanted(sweep, settings, None), places, say) as attached:
             boot_json.write_text(json.dumps(_public(attached.record), indent=1), encoding="utf-8")

@@ -4,6 +4,7 @@ A server exports a quantity under one name at a time, except while an old name i
 are in order of preference and the first one that a page has is used alone.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,13 +16,40 @@ PREFIXES: Mapping[str, str] = {"vllm:": VLLM, "llamacpp:": LLAMA_CPP, "sglang:":
 ENGINE_LABELS: Mapping[str, str] = {VLLM: "engine", SGLANG: "dp_rank", LLAMA_CPP: "engine"}
 """Label that tells data-parallel engines apart; vLLM V0 has none."""
 
-RANK_LABELS = ("tp_rank", "pp_rank", "moe_ep_rank", "attn_tp_rank")
-"""Labels of copies of one engine's value: ranks repeat it, they never add to it."""
+INDEX_LABELS = ("engine", "dp_rank", "attn_dp_rank", "data_parallel_rank")
+"""Labels of data-parallel engines: each has a pool and a batch of its own."""
+
+FRONT_END_LABELS = re.compile(
+    r"pid|(worker_|server_)?process(_?id)?|worker_pid|api_server(_\w+)?|front_?end(_\w+)?|client_(index|idx)",
+    re.IGNORECASE,
+)
+"""Labels of the processes in front of an engine: each repeats the engine's gauges and counts its own requests."""
+
+MODEL_LABELS = ("model_name", "model")
+"""Labels that name the model a series is of."""
+
+TOTALS = ("total", "all")
+"""Values of a label with which a server exports the total beside its parts."""
+
+OPTIONAL_LABELS = ("priority", "ReplicaId")
+"""Labels whose series without a value is the total of those that have one (SGLang), or the same again (Ray)."""
+
+
+def is_rank(label: str) -> bool:
+    """Say whether a label tells copies of one engine's value apart: tensor, pipeline and expert ranks repeat it."""
+    return label.endswith("_rank") and label not in INDEX_LABELS
+
+
+def is_front_end(label: str) -> bool:
+    """Say whether a label tells the processes in front of an engine apart."""
+    return FRONT_END_LABELS.fullmatch(label) is not None
 
 
 @dataclass(frozen=True)
 class Quantity:
     """What we call a quantity, how engines combine ("sum" or "mean"), and whether it is a gauge or a counter.
+
+    The unit "fraction" is a share of a whole, 0 to 1: it never adds up.
 
     Names are of samples as exported: a counter's ends in ``_total``; a histogram is read through its ``_sum`` and
     ``_count``.

@@ -21,6 +21,9 @@ CLOSED = "SHA256SUMS"
 MEASURED_SERVER_KEYS = (
     "model", "binary", "command", "version", "arguments", "environment", "kv_cache_memory", "url", "log",
 )  # fmt: skip
+ADDED = {"ignore_eos": True, "leave_out": []}
+"""Settings of the workload that came later, with their defaults: left out there, so that no round that never named them
+is measured again for them."""
 MEASURED_LOAD_KEYS = ("requests_min", "requests_per_slot", "warmup_requests", "start", "stagger_s", "processes")
 
 
@@ -210,7 +213,7 @@ def requests_of(level: int, load_settings: Mapping[str, Any]) -> int:
 def measured_settings(sweep: Sweep, root: Path) -> dict[str, Any]:
     """Return what a measurement of the sweep depends on; a change of it re-measures every level of the sweep.
 
-    Time limits, the list of levels and their order are not part of it.
+    Time limits, the list of levels and their order are not part of it, nor is whom the connection trusts.
     """
     if sweep.settings is None:
         raise SweepError(f"the sweep {sweep.path} has no section in config/rounds; it cannot be measured")
@@ -218,7 +221,7 @@ def measured_settings(sweep: Sweep, root: Path) -> dict[str, Any]:
     return {
         "engine": settings["engine"],
         "server": {key: settings["server"][key] for key in MEASURED_SERVER_KEYS},
-        "workload": dict(settings["workload"]),
+        "workload": {key: value for key, value in settings["workload"].items() if ADDED.get(key) != value},
         "load": {key: settings["load"][key] for key in MEASURED_LOAD_KEYS},
         "model_fingerprint": model_fingerprint(settings["server"]["model"], root),
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from scripts.harness import records
 from scripts.harness.errors import SweepError
 from scripts.harness.plan import CLOSED
 
@@ -23,7 +24,7 @@ class Problem:
     """A raw file that is not what was measured. ``path`` is relative to the round's folder."""
 
     path: str
-    kind: Literal["missing", "changed", "unknown", "broken_off"]
+    kind: Literal["missing", "changed", "unknown", "broken_off", "other_form"]
 
 
 def sha256(path: Path) -> str:
@@ -127,6 +128,44 @@ def earlier(folder: Path) -> list[Path]:
     return found
 
 
+def restore(folder: Path) -> list[Path]:
+    """Bring back what a round lost of its files, from the copies below ``runs``. Returns the files that were brought.
+
+    A level without its cell.json gets all files of its newest whole run; of the machine, its peak rates and the
+    server's record each missing file comes from its newest copy. Nothing that is there is touched. Raises SweepError
+    when the round is closed: its files are compared with checksums then, and come from the copy they were closed in.
+    """
+    if (folder / CLOSED).exists():
+        raise SweepError(f"{folder} is closed: copy what `make verify` names from where the round was measured")
+    brought: list[Path] = []
+    for level in level_folders(folder):
+        whole = [run for run in sorted((level / "runs").glob("*")) if _cell(run / "cell.json")]
+        if not whole or (level / "cell.json").exists():
+            continue
+        # cell.json comes last: where it is, the level is whole
+        files = sorted((path for path in whole[-1].iterdir() if path.name in _names(whole[-1])), key=_cell_last)
+        for source in files:
+            (level / source.name).unlink(missing_ok=True)
+            records.link(source, level / source.name)
+            brought.append(level / source.name)
+    for runs in [folder / "runs", *folder.glob("*/server/runs")]:
+        for source in sorted(runs.glob("*/*"), reverse=True):
+            target = runs.parent / source.name
+            if not target.exists():
+                records.link(source, target)
+                brought.append(target)
+    return brought
+
+
+def _names(run: Path) -> set[str]:
+    """Return the names of a run's files that are a level's own."""
+    return {"cell.json", *_cell(run / "cell.json").get("files", {})}
+
+
+def _cell_last(path: Path) -> tuple[bool, str]:
+    return path.name == "cell.json", path.name
+
+
 def _against_list(folder: Path) -> Iterator[Problem]:
     stated: dict[str, str] = {}
     *lines, rest = (folder / CLOSED).read_bytes().decode(errors="replace").split("\n")
@@ -151,6 +190,8 @@ def _against_cell(level: Path, folder: Path) -> list[Problem]:
     cell = _cell(level / "cell.json")
     if not cell:
         return [Problem(str((level / "cell.json").relative_to(folder)), "changed")]
+    if cell.get("schema", records.CELL_SCHEMA) != records.CELL_SCHEMA:
+        problems.append(Problem(str((level / "cell.json").relative_to(folder)), "other_form"))
     for name, digest in cell.get("files", {}).items():
         path = level / name
         if not path.exists():

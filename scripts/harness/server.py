@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import engines, gpu, process, supervisor
+from scripts.harness import engines, gpu, process, supervisor, tls
 from scripts.harness.engines.base import Engine
 from scripts.harness.errors import SweepError
+from scripts.harness.load.secrets import scrub_text, secrets_of
 from scripts.harness.lock import MACHINE_LOCK, Lock
 from scripts.harness.startup_log.common import redact_log
 
@@ -254,13 +255,16 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
     try:
         record["model_shape"] = _model_shape(resolved, places.root)  # while the server loads
         record["model"] = _wait_ready(engine, record, places, output, wanted.ready_s, say)
+        once = _once(places, say)
+        found = engine.survey(base_url, resolved, wanted.workload, record["model"], once)
+        record["resolved"] = resolved = {**resolved, **found}
     except BaseException:
         if not engine.attaches_only:
             stop(places)
         raise
     record["ready_s"] = round(time.monotonic() - begun, 3)
     text = _startup_text(engine, resolved, output)
-    record["version"] = engine.version(base_url, text)
+    record["version"] = engine.version(base_url, text, record["resolved"])
     record["kv_pool"] = _kv_pool(engine, record)
     record["startup_log_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     (places.runtime / "startup.log").write_text(text, encoding="utf-8")
@@ -271,16 +275,35 @@ def boot(wanted: Wanted, places: Places, say: Callable[[str], None]) -> dict[str
     return record
 
 
+def _once(places: Places, say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a way to say what holds for every level of a run only once in it: each level attaches anew."""
+    path, owner = places.runtime / "said.json", str(process.owner())
+
+    def once(text: str) -> None:
+        said: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            said = json.loads(path.read_text(encoding="utf-8"))
+        lines = said.get("lines", []) if isinstance(said, dict) and said.get("owner") == owner else []
+        if text not in lines:
+            say(text)
+            with contextlib.suppress(OSError):
+                path.write_text(json.dumps({"owner": owner, "lines": [*lines, text]}), encoding="utf-8")
+
+    return once
+
+
 def _kv_pool(engine: Engine, record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what the server's own page says of its KV pool: all there is of a server whose log cannot be read."""
     from scripts.harness import exposition
     from scripts.harness.engines import http
 
     url = engine.scrape_targets(str(record["base_url"]), record["resolved"]).get("metrics")
-    answer = None if url is None else http.ask(url, engine.headers(record["resolved"]), timeout_s=10.0)
-    if answer is None or answer.status != 200:
+    if url is None:
         return None
-    return exposition.pool_of(exposition.parse(answer.text))
+    resolved = record["resolved"]
+    with http.Session(engine.headers(resolved), 10.0, tls.of(resolved), diagnose=False) as session:
+        answer = session.get(url, follow=True)
+    return None if http.page_problem(answer) is not None else exposition.pool_of(exposition.parse(answer.text))
 
 
 def _model_shape(resolved: Mapping[str, Any], root: Path) -> dict[str, Any] | None:
@@ -365,8 +388,10 @@ def _startup_text(engine: Engine, resolved: Mapping[str, Any], output: Path) -> 
         log = resolved.get("log")
         output = Path(str(log)) if log is not None else output
     text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+    if not engine.attaches_only:
+        return text
     # Somebody else's log may show the key its server was started with, and what is kept here travels.
-    return redact_log(text) if engine.attaches_only else text
+    return scrub_text(redact_log(text), secrets_of(engine.headers(resolved)))
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from scripts.harness import nvml
+from scripts.harness import nvml, surroundings
 from scripts.harness.errors import SweepError
 
 DEFAULT_INTERVAL_S = 0.25
 SLOWEST_INTERVAL_S = 0.5
 # what costs more than a counter's read (listing processes, clocks of all cores) is read once a second
 SLOW_EVERY_S = 1.0
+SCAN_FRAC = 0.01
+"""Share of a core that looking through all processes may cost; where there are very many, it is done less often."""
 PROJECT = Path(__file__).resolve().parents[2]
 POWERCAP = Path("/sys/class/powercap")
 
@@ -55,6 +57,8 @@ HOST_QUANTITIES = {
     "memory_used_bytes": "Memory that cannot be given to a new process (total - available)",
     "load1": "Load average over one minute",
     "cpu_clock_mhz": "Clock, mean over the cores",
+    "cpu_clock_fastest_mhz": "Clock of the fastest core",
+    **surroundings.SURROUNDINGS_QUANTITIES,
 }
 PACKAGE_QUANTITIES = {"energy_j": "Energy of the CPU package (RAPL), wrap-around undone"}
 
@@ -103,6 +107,18 @@ class GpuReader:
             "server_process_count": None if pids is None else len(pids & server),
             "other_process_count": None if pids is None else len(pids - server),
         }
+
+    def strangers(self, server: set[int]) -> Iterator[tuple[int, str, Readings]]:
+        """Yield (time_ns, ``other:NAME``, readings) of the compute processes that are not the server's, by name; those
+        that cannot be seen from here are named by their pid."""
+        counts: dict[str, int] = {}
+        for handle in self._handles.values():
+            for pid in (self._pids(handle) or set()) - server if handle is not None else ():
+                name = _word(Path(f"/proc/{pid}/comm")) or f"process {pid}"
+                counts[name] = counts.get(name, 0) + 1
+        at = time.monotonic_ns()
+        for name, count in counts.items():
+            yield at, f"other:{name}", {"gpu_process_count": count}
 
     def _pids(self, handle: Any) -> set[int] | None:
         answer = self._first(
@@ -170,7 +186,7 @@ class HostReader:
             "load1": _load1(),
         }
         if slow:
-            readings["cpu_clock_mhz"] = self._clock()
+            readings |= self._clocks()
         return at, "host", readings
 
     def _shares(self, at: int, busy: float, steal: float | None) -> Readings:
@@ -183,12 +199,15 @@ class HostReader:
             "steal_pct": None if steal is None else 100 * max(steal - before[2], 0.0) / span,
         }
 
-    def _clock(self) -> float | None:
+    def _clocks(self) -> Readings:
         try:
-            clock = self._ps.cpu_freq()
-        except (OSError, NotImplementedError, RuntimeError):
-            return None
-        return None if clock is None or not clock.current else float(clock.current)
+            clocks = [float(clock.current) for clock in self._ps.cpu_freq(percpu=True) if clock.current]
+        except (OSError, NotImplementedError, RuntimeError, AttributeError):
+            clocks = []
+        return {
+            "cpu_clock_mhz": sum(clocks) / len(clocks) if clocks else None,
+            "cpu_clock_fastest_mhz": max(clocks, default=None),
+        }
 
 
 @dataclass
@@ -323,6 +342,7 @@ def sample(
     stop: threading.Event,
     server: Callable[[], Sequence[int]],
     client: Callable[[], Sequence[int]],
+    harness: Callable[[], Sequence[int]] = tuple,
     *,
     interval_s: float,
     gpus: Sequence[int] | None = None,
@@ -332,27 +352,42 @@ def sample(
     ``samples`` were taken), each sample flushed. Return the number of samples."""
     processes = ProcessReader({"server": server, "client": client})
     host, packages = HostReader(), PackageReader()
+    around = surroundings.SurroundingsReader()
+
+    def ours() -> set[int]:
+        return {os.getpid(), *server(), *client(), *harness(), *processes.pids("server"), *processes.pids("client")}
+
+    others = surroundings.OthersReader(ours, cores=surroundings.some_cores())
     writer = csv.writer(out, lineterminator="\n")
-    taken, slow_next, begin = 0, 0.0, time.monotonic()
+    taken, slow_next, scan_next, begin, last = 0, 0.0, 0.0, time.monotonic(), False
     with nvml.session() as lib:
         reader = None if lib is None or lib.lib is None else GpuReader(lib, gpus)
-        while samples is None or taken < samples:
+        while True:
             now = time.monotonic()
-            slow = now >= slow_next
+            slow = last or now >= slow_next
             if slow:
                 slow_next = now + SLOW_EVERY_S
                 processes.refresh()
             if reader is not None:
                 _write(writer, reader.read(processes.pids("server")))
+                if slow:
+                    _write(writer, reader.strangers(processes.pids("server")))
             _write(writer, packages.read())
             _write(writer, [host.read(slow)])
             _write(writer, processes.read())
+            if slow:
+                _write(writer, around.read())
+            if slow and (last or now >= scan_next):
+                scanning = time.monotonic()
+                _write(writer, others.read())
+                scan_next = now + (time.monotonic() - scanning) / SCAN_FRAC
             out.flush()
             taken += 1
+            if last or (samples is not None and taken >= samples):
+                break
             # deadlines on a fixed grid: a late sample does not shift those after it, a missed one is left out
             elapsed = time.monotonic() - begin
-            if stop.wait(interval_s - elapsed % interval_s):
-                break
+            last = stop.wait(interval_s - elapsed % interval_s)  # one more: what is read once a second ends with it
     return taken
 
 
@@ -422,7 +457,8 @@ class Telemetry:
     """Telemetry of one level: ``start()`` before the load, ``stop()`` after it, or a ``with`` block.
 
     ``server_pids`` and ``client_pids`` are process ids, or a file that holds them and may change meanwhile; their
-    children are included. ``gpus`` restricts the GPUs that are read (all: the summary picks those of the server).
+    children are included. ``harness_pids`` belong to the measurement without being measured: the run's own processes
+    and the server's supervisor. ``gpus`` restricts the GPUs that are read (all: the summary picks those of the server).
     Nothing here raises because telemetry failed: ``problem`` says what was lost. The sampler ends with this process.
     """
 
@@ -433,6 +469,7 @@ class Telemetry:
         client_pids: Sequence[int] | str | Path,
         interval_s: float = DEFAULT_INTERVAL_S,
         gpus: Sequence[int] | None = None,
+        harness_pids: Sequence[int] = (),
     ) -> None:
         if not 0 < interval_s <= SLOWEST_INTERVAL_S:
             raise SweepError(f"telemetry interval {interval_s} s: use more than 0 and at most {SLOWEST_INTERVAL_S} s")
@@ -441,6 +478,7 @@ class Telemetry:
         self._command = [sys.executable, "-m", "scripts.harness.telemetry", "--out", str(self.out.absolute())]
         self._command += ["--interval", repr(interval_s), "--parent", str(os.getpid())]
         self._command += ["--server", _source(server_pids), "--client", _source(client_pids)]
+        self._command += ["--harness", _source(harness_pids)]
         self._command += [] if gpus is None else ["--gpus", ",".join(str(index) for index in gpus)]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -524,6 +562,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", required=True, help="table to write (parquet)")
     parser.add_argument("--server", default="", help="process ids, or a file that holds them")
     parser.add_argument("--client", default="", help="process ids, or a file that holds them")
+    parser.add_argument("--harness", default="", help="process ids that belong to the measurement besides these")
     parser.add_argument("--interval", type=float, default=DEFAULT_INTERVAL_S, help="seconds between samples")
     parser.add_argument("--gpus", help="indices of the GPUs to read, with commas (default: all)")
     parser.add_argument("--samples", type=int, help="end after this many")
@@ -542,6 +581,7 @@ def main(argv: list[str] | None = None) -> int:
             stop,
             lambda: pids_of(asked.server) if asked.server else [],
             lambda: pids_of(asked.client) if asked.client else [],
+            lambda: pids_of(asked.harness) if asked.harness else [],
             interval_s=asked.interval,
             gpus=gpus,
             samples=asked.samples,

@@ -47,10 +47,16 @@ def load(config: Mapping[str, Any], root: Path, round_name: str | None = None) -
     return planning.load(config, root, machine_name(root, config))
 
 
+COMPUTED = ("metrics", "tables", "figures", "reports", "compare")
+"""Folders of results that computing writes. What was measured may be read-only as long as nothing is measured."""
+
+
 def check_writable(root: Path) -> None:
-    """Raise SweepError when nothing could be written where results and logs go."""
-    for name in ("results", "logs"):
-        folder = root / name if (root / name).exists() else root
+    """Raise SweepError when nothing could be written where results, logs and Snakemake's own records go."""
+    for name in ("results", "logs", ".snakemake", *(f"results/{part}" for part in COMPUTED)):
+        folder = root / name
+        while not folder.exists():
+            folder = folder.parent
         if not os.access(folder, os.W_OK | os.X_OK):
             raise SweepError(
                 f"{folder} is not writable for you; give yourself write permission there, or use a copy of the project"

@@ -103,6 +103,20 @@ def test_mistakes_of_the_published_report_are_put_right(published: tuple[derive.
     assert row["roofline_attained_at_running_mean_pct"] == pytest.approx(79.8, abs=0.05)
 
 
+def test_the_published_round_alone_rules_out_kv_pressure(published: tuple[derive.Derived, dict[str, Any]]) -> None:
+    by_id = {finding.id: finding for finding in findings.evaluate(*published)}
+    assert by_id["F6"].holds
+    assert by_id["F6b"].holds
+    assert by_id["F6b"].numbers["bound_pct"] == pytest.approx(100 * 8 * 1280 / 120064)
+    # its page gives no server arguments, so chunked prefill is not named as the cause
+    assert by_id["F6c"].outcome == "not_evaluable"
+    chunked = published[1] | {"server_arguments": {"enable_chunked_prefill": True, "max_num_batched_tokens": 2048}}
+    again = {finding.id: finding for finding in findings.evaluate(published[0], chunked)}
+    assert again["F6c"].holds
+    assert again["F6c"].numbers["expected_ms"] == pytest.approx(204, abs=1)
+    assert again["R3"].holds
+
+
 def test_every_text_and_table_of_both_languages(published: tuple[derive.Derived, dict[str, Any]]) -> None:
     derived, context = published
     found = findings.evaluate(derived, context)

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.harness.errors import SweepError
 from scripts.harness.startup_log import read
-from tests.golden.comparing import FIXTURES, MORE, cases, differences, update
+from tests.golden.comparing import FIXTURES, MORE, cases, differences, judge, update
 
 TOLERANCE = 0.01
 OURS = cases(FIXTURES / "logs", "*.json")
@@ -45,7 +45,7 @@ def test_our_logs_are_read_right(case: Path) -> None:
         return
     found = read(log_of(case), source=case.stem)
     assert not update(case, found), "the expected values were rewritten: look at the difference and run again"
-    assert differences(expected, found, TOLERANCE) == []
+    assert judge(expected, found, TOLERANCE) == []
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -58,13 +58,13 @@ def test_a_logger_around_the_server_changes_nothing(case: Path, wrapper: str) ->
         with pytest.raises(SweepError):
             read(wrapped)
         return
-    assert differences(expected, read(wrapped), TOLERANCE) == []
+    assert judge(expected, read(wrapped), TOLERANCE) == []
 
 
 @pytest.mark.skipif(not FURTHER, reason="MORE_CASES names no further ones")
 @pytest.mark.parametrize("case", FURTHER, ids=lambda case: case.stem)
 def test_further_logs_are_read_right(case: Path) -> None:
-    assert differences(expected_of(case), read(log_of(case), source=case.stem), TOLERANCE) == []
+    assert judge(expected_of(case), read(log_of(case), source=case.stem), TOLERANCE) == []
 
 
 def test_there_are_enough_cases_of_both_families() -> None:
@@ -81,6 +81,23 @@ def test_differences_are_found() -> None:
     assert differences({"a": 0}, {}, 0.01) == [".a: expected 0, found nothing"]
     assert differences({"a": None}, {}, 0.01) == []
     assert differences([1], [1, 2], 0.01) != []
+
+
+def test_judging_finds_what_differs() -> None:
+    found = {"a": 1, "b": 2.5, "account": {"balances": True}, "warnings": [{"text": "two servers"}]}
+    good = {"only": ["a"], "a": 1, "b": 9, "says": ["two|several"], "silent": ["three"], "account_balances": True}
+    assert judge(good, found, 0.01) == []
+    assert judge({"b": {"between": [2, 3]}, "any_of": {"a": [None, 1]}}, found, 0.01) == []
+    for wrong in (
+        {"only": ["b"], "b": 9},
+        {"says": ["three"]},
+        {"silent": ["TWO"]},
+        {"account_balances": None},
+        {"b": {"between": [3, 4]}},
+        {"any_of": {"a": [None, 2]}},
+        {"unknown": 1},
+    ):
+        assert judge(wrong, found, 0.01) != [], wrong
 
 
 def test_an_empty_folder_of_cases_fails(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.exposition import deltas, read
-from tests.golden.comparing import FIXTURES, MORE, cases, differences, update
+from tests.golden.comparing import FIXTURES, MORE, cases, differences, judge, update
 
 OURS = cases(FIXTURES / "metrics", "*.json")
 FURTHER = sorted((MORE / "metrics").glob("open-*.json"))
@@ -29,7 +29,7 @@ def test_further_pages_are_read_right(case: Path) -> None:
     pair = expected.pop("pair", None)
     if "deltas" in expected:
         found["deltas"] = deltas((case.parent / f"{pair}.prom").read_text(encoding="utf-8"), page)
-    assert differences(expected, found, 1e-9) == []
+    assert judge(expected, found, 1e-9) == []
 
 
 def test_there_are_enough_cases() -> None:

@@ -162,3 +162,107 @@ def test_rounds_that_differ_are_told_apart_from_unlike_work() -> None:
     found = case.evaluate(previous=(derive(case.levels(), unlike), unlike))["A13"]
     assert found.outcome == "fails"
     assert found.numbers["workload"] == ["workload input_tokens: 50 → 100"]
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    """Return what one level sent, as the context keeps it."""
+    made: dict[str, Any] = {
+        "temperature": 0,
+        "ignore_eos": True,
+        "max_tokens": case.N_OUT,
+        "min_tokens": None,
+        "stream": True,
+        "input_tokens": case.N_IN,
+    }
+    return made | changes
+
+
+def sent(changes: dict[int, dict[str, Any]] | None = None, **everywhere: Any) -> dict[str, Any]:
+    """Return the case's context with what its levels sent; the client's arguments still say something else."""
+    levels = {str(level): body(**everywhere) | (changes or {}).get(level, {}) for level in case.LEVELS}
+    return case.context(sent=levels, client_arguments={"temperature": 0, "ignore_eos": True})
+
+
+@pytest.mark.parametrize(
+    ("settings", "variant", "words"),
+    [
+        (sent(temperature=None), "fails_not_sent", "No temperature was sent"),
+        (sent(temperature=0.7), None, "The temperature sent was 0.7"),
+        (sent({4: {"temperature": 0.7}}), None, "The temperature sent was 0, 0.7"),
+        (sent({4: {"temperature": None}}), "fails_not_sent", "No temperature was sent"),
+        (sent({4: {"temperature": None}, 8: {"temperature": 1}}), None, "None was sent at C=4"),
+    ],
+)
+def test_the_temperature_is_the_one_that_was_sent(settings: dict[str, Any], variant: str | None, words: str) -> None:
+    found = case.evaluate(None, settings)["A2"]
+    assert (found.outcome, found.variant) == ("fails", variant)
+    assert words in texts.render(found)
+    assert texts.render(found, "zh") != texts.render(case.evaluate(None, sent())["A2"], "zh")
+    assert case.evaluate(None, sent())["A2"].holds
+
+
+def test_the_expected_length_is_the_one_that_was_sent() -> None:
+    longer = case.evaluate(None, sent(max_tokens=case.N_OUT + 4))["A1"]
+    assert longer.outcome == "fails", "24 tokens were asked for, 20 came"
+    assert longer.numbers["output_tokens"] == case.N_OUT + 4
+    mixed = case.evaluate(None, sent({8: {"max_tokens": 40}}))["A1"]
+    assert (mixed.outcome, mixed.variant) == ("fails", "fails_sent")
+    assert "requests of 20; 40 tokens were sent" in texts.render(mixed)
+    exact = case.evaluate(case.changed("output_tokens_total", C8=80 * 40), sent({8: {"max_tokens": 40}}))["A1"]
+    assert exact.outcome == "fails", "each level did its own work, but not the same"
+
+
+SHORT = case.changed("output_tokens_total", C8=1200).assign(
+    server_generation_tokens=lambda table: table["output_tokens_total"],
+    requests_unequal_output=[0, 0, 0, 30, 0],
+    requests_finish_other=[0, 0, 0, 30, 0],
+)
+
+
+def test_short_answers_are_no_failure_where_ignore_eos_was_not_sent() -> None:
+    assert case.evaluate(SHORT, sent())["A1"].outcome == "fails"
+    found = case.evaluate(SHORT, sent(ignore_eos=None))["A1"]
+    assert (found.outcome, found.variant) == ("holds", "holds_shorter")
+    assert found.numbers["levels_shorter"] == [8]
+    assert "at C=8 they had 15.0 of 20 tokens on average" in texts.render(found)
+    assert "15.0" in texts.render(found, "zh")
+    floor = case.evaluate(SHORT, sent(ignore_eos=None, min_tokens=case.N_OUT))["A1"]
+    assert floor.outcome == "fails", "a minimum as high as the maximum asks for the full length all the same"
+    door = case.context(client_arguments={"temperature": 0, "ignore_eos": False})
+    assert case.evaluate(SHORT, door)["A1"].variant == "holds_shorter"
+
+
+def test_what_else_is_wrong_with_free_answers_still_fails() -> None:
+    for table in (
+        SHORT.assign(requests_failed=[0, 0, 0, 2, 0]),
+        SHORT.assign(server_generation_tokens=[200, 400, 800, 1207, 3200]),
+        SHORT.assign(output_tokens_total=[200, 400, 800, 1601, 3200], server_generation_tokens=None),
+    ):
+        assert case.evaluate(table, sent(ignore_eos=False))["A1"].outcome == "fails"
+    counted = SHORT.assign(requests_failed=[0, 0, 0, 2, 0], requests_short=[0, 0, 0, 2, 0])
+    assert case.evaluate(counted, sent(ignore_eos=False))["A1"].holds
+
+
+def test_formulas_of_one_length_are_not_held_against_answers_of_several() -> None:
+    table = SHORT.assign(kv_mean_pct=lambda rows: rows["kv_mean_pct"] * 0.96)
+    assert case.evaluate(table, sent())["A4"].outcome == "fails"
+    found = case.evaluate(table.query("C == 8"), sent(ignore_eos=None))
+    for name in ("A4", "A6", "A10"):
+        assert found[name].outcome == "not_evaluable"
+        assert found[name].missing == ("answers of one length",)
+        assert "ignore_eos" in texts.render(found[name], "zh")
+    # 75 tokens a second in answers of 15 tokens are five requests a second; of 1600 ms each, eight are in flight
+    rate = case.changed("output_tok_s", C8=75.0).assign(
+        e2el_mean_ms=1600.0, output_tokens_total=SHORT["output_tokens_total"]
+    )
+    little = case.evaluate(rate.query("C == 8"), sent(ignore_eos=None))["A9"]
+    assert little.numbers["in_flight"] == pytest.approx(8)
+    assert little.holds
+
+
+def test_an_answer_that_was_not_streamed_has_no_intervals() -> None:
+    found = case.evaluate(None, sent({2: {"stream": None}}))["A8"]
+    assert (found.outcome, found.variant) == ("fails", "fails_not_streamed")
+    assert found.numbers["levels_failed"] == [2]
+    assert "not asked for as a stream at C=2" in texts.render(found)
+    assert case.evaluate(None, sent())["A8"].holds

@@ -239,3 +239,84 @@ def test_the_page_names_the_noise_that_was_used(tmp_path: Path) -> None:
     pair = [[member("a"), member("b", 1.02, thresholds={"run_noise_pct": 7.5})]]
     page = comparison.write(pair, tmp_path, formats=("svg",)).page.read_text()
     assert "a stated default, 7.5% (p99: 10%" in page
+
+
+def rules_of(folder: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return which side comparison.json calls the older one, and what its rules say by id."""
+    (pair,) = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    return pair["previous"], {one["id"]: one for one in pair["findings"]}
+
+
+SMALL = {**case.CONTEXT["startup"], "kv_pool_tokens": 1700, "available_kv_gib": 2.2, "weights_plus_non_torch_gib": 5.8}
+OLD, NEW = {"started_at": "2031-01-02T03:04:05Z"}, {"started_at": "2031-02-02T03:04:05Z"}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_second_round_confirms_that_prefill_makes_the_tail(tmp_path: Path, language: str) -> None:
+    pair = [member("first", startup=SMALL, **OLD), member("second", **NEW)]
+    page = comparison.write([pair], tmp_path, language=language, formats=("svg",)).page.read_text()
+    older, found = rules_of(tmp_path)
+    assert older == "first"
+    assert {name: found[name]["outcome"] for name in ("F12", "F12b", "F6b", "F6c", "R3", "F16", "R4")} == dict.fromkeys(
+        ("F12", "F12b", "F6b", "F6c", "R3", "F16", "R4"), "holds"
+    )
+    assert found["F6b"]["numbers"]["previous_C"] == 8
+    assert found["F6b"]["numbers"]["pool_growth_pct"] == pytest.approx(100 * 700 / 1700)
+    for name in ("F6b", "F6c", "R3"):
+        assert f'id="c-{name}"' in page
+        first = found[name]["text"].split("。" if language == "zh" else ". ")[0]
+        assert first in page
+    assert ("first was measured first" if language == "en" else "first 先测") in page
+
+
+def test_the_older_round_is_the_one_before_however_they_are_named(tmp_path: Path) -> None:
+    comparison.write([[member("new", **NEW), member("old", startup=SMALL, **OLD)]], tmp_path, formats=("svg",))
+    older, found = rules_of(tmp_path)
+    assert older == "old"
+    numbers = found["F16"]["numbers"]
+    assert (numbers["previous_pool_tokens"], numbers["pool_tokens"]) == (1700, 2400)
+    comparison.write([[member("a", startup=SMALL), member("b")]], tmp_path / "unknown", formats=("svg",))
+    older, found = rules_of(tmp_path / "unknown")
+    assert older is None, "no time was recorded: the first one named is the one before"
+    assert found["F16"]["numbers"]["previous_pool_tokens"] == 1700
+
+
+def test_rounds_of_one_pool_still_tell_what_the_tail_is_made_of(tmp_path: Path) -> None:
+    comparison.write([[member("a", **OLD), member("b", 1.01, **NEW)]], tmp_path, formats=("svg",))
+    _, found = rules_of(tmp_path)
+    assert (found["F6b"]["outcome"], found["F6c"]["outcome"]) == ("holds", "holds")
+    assert found["F12b"]["outcome"] == "fails"
+    assert found["F16"]["outcome"] == "fails"
+
+
+def test_an_onset_within_noise_is_told_from_the_later_round_alone(tmp_path: Path) -> None:
+    def near(label: str, ratio: float, **changes: Any) -> comparison.Member:
+        table = case.levels()
+        table.loc[table["C"] == 4, "itl_p99_ms"] = 42.0 * ratio
+        context = case.context(machine="m-1", round=label, sweep="vllm", **changes)
+        return comparison.member(label, with_bounds(table), context, draws(table, 0.1))
+
+    pair = [near("a", 2.05, startup=SMALL, **OLD), near("b", 1.95, **NEW)]
+    written = comparison.write([pair], tmp_path, formats=("svg",))
+    (onset,) = [knee for knee in written.comparisons[0].knees if knee.rule == "jitter_onset"]
+    assert (onset.before, onset.after, onset.moved) == (4, 8, False)
+    _, found = rules_of(tmp_path)
+    assert "F12" not in found and "F12b" not in found
+    assert found["F6b"]["outcome"] == "holds"
+    assert found["F6b"]["numbers"]["previous_C"] is None
+
+
+def test_unlike_engines_and_settings_are_no_difference_of_machines(tmp_path: Path) -> None:
+    comparison.write([[member("a", startup=SMALL), member("b", engine="other")]], tmp_path, formats=("svg",))
+    _, found = rules_of(tmp_path)
+    assert [found[name]["outcome"] for name in ("F12b", "F16", "R4")] == ["fails"] * 3
+    assert "engine: vllm → other" in found["R4"]["text"]
+    assert found["F6b"]["numbers"]["previous_C"] == 8
+    assert found["F6b"]["numbers"]["pool_growth_pct"] is None, "pools of unlike engines tell nothing"
+    resized = {**case.CONTEXT["server_arguments"], "gpu-memory-utilization": 0.7}
+    pair = [[member("a", startup=SMALL, server_arguments=resized), member("b")]]
+    comparison.write(pair, tmp_path / "resized", formats=("svg",))
+    _, found = rules_of(tmp_path / "resized")
+    assert found["F16"]["outcome"] == "fails"
+    assert "server gpu-memory-utilization: 0.7 → (not given)" in found["F16"]["text"]
+    assert found["R4"]["outcome"] == "holds", "the pools differ all the same, and can be pinned"

@@ -88,7 +88,7 @@ LACKING: list[tuple[str, pd.DataFrame | None, dict[str, Any] | None, str]] = [
     ("F4", case.without("itl_p99_ms"), None, "itl_p99_ms"),
     ("F6", case.without("preemptions"), None, "preemptions"),
     ("F6", case.changed("preemptions", C8=None), None, "preemptions of C=8"),
-    ("F6b", None, None, "the previous round's levels"),
+    ("F6b", case.without("kv_peak_pct"), case.context(startup=None), "kv_upper_bound_pct at the onset"),
     ("F6c", None, case.context(server_arguments=None), "server_arguments.enable_chunked_prefill"),
     ("F6d", case.without("itl_p90_ms"), None, "itl_p90_ms"),
     ("F7", case.without("waiting_drain_s"), None, "waiting_drain_s"),
@@ -120,7 +120,8 @@ def test_a_missing_input_is_named_and_nothing_claimed(
 
 
 def test_cause_of_the_tail_needs_all_its_evidence() -> None:
-    assert case.evaluate()["F6c"].outcome == "not_evaluable"
+    assert case.evaluate(case.without("preemptions"))["F6c"].outcome == "not_evaluable"
+    assert case.evaluate()["F6c"].holds, "one sweep is enough"
     found = case.evaluate(previous=previous())
     # a step holds 200 / 100 = 2 prompts of 96 ms each; the long intervals last 230 ms
     assert found["F6c"].holds
@@ -132,10 +133,57 @@ def test_cause_of_the_tail_needs_all_its_evidence() -> None:
     assert "Chunked prefill is off" in texts.render(off["F6c"])
 
 
+@pytest.mark.parametrize(
+    ("table", "settings", "variant", "words"),
+    [
+        (None, None, "holds_alone", "fit into 40.0% of the pool. 0 requests were preempted there."),
+        (case.changed("waiting_steady_share_zero_pct", C8=20.0), None, "holds_alone", "fit into 40.0% of the pool"),
+        (None, case.context(startup=None), "holds_peak", "at most 38.3% of the pool was seen in use"),
+        (case.changed("preemptions", C8=3), None, "fails_preempted", "3 requests were preempted at C=8"),
+        (None, case.context(startup={"kv_pool_tokens": 1900}), None, "The upper bound of KV use there is 50.5%"),
+        (case.changed("kv_peak_pct", C8=60.0), case.context(startup=None), None, "60.0% of the pool was seen"),
+        (case.even(), None, "fails_no_tail", "no level jitters"),
+    ],
+)
+def test_one_sweep_tells_whether_the_tail_is_kv_pressure(
+    table: pd.DataFrame | None, settings: dict[str, Any] | None, variant: str | None, words: str
+) -> None:
+    found = case.evaluate(table, settings)
+    assert found["F6b"].outcome == ("holds" if variant in ("holds_alone", "holds_peak") else "fails")
+    assert found["F6b"].variant == variant
+    assert words in texts.render(found["F6b"])
+    assert re.search("[\u4e00-\u9fff]", texts.render(found["F6b"], "zh"))
+    if found["F6b"].outcome == "fails":
+        assert found["F6c"].outcome == "fails", "what F6b refutes, no prefill can be blamed for"
+
+
+def test_the_prefill_explanation_needs_enough_prefills_at_the_onset() -> None:
+    rare = case.evaluate(case.changed("stall_share_pct", C8=0.3))["F6c"]
+    assert (rare.outcome, rare.variant) == ("fails", "fails_rare")
+    assert "0.30% at C=8" in texts.render(rare)
+    assert case.evaluate(case.changed("stall_share_pct", C8=0.6))["F6c"].holds
+    assert case.evaluate(case.without("stall_share_pct"))["F6c"].holds, "not measured: the length alone tells"
+    strict = case.context(thresholds={"tail_prefill_share_pct": 50.0})
+    assert case.evaluate(None, strict)["F6c"].outcome == "fails"
+
+
+def test_rules_over_two_rounds_are_printed_only_where_there_are_two() -> None:
+    derived = derive(case.levels(), case.CONTEXT)
+    found = findings.evaluate(derived, case.CONTEXT)
+    shown = {one.id for one in findings.printed(found, case.CONTEXT)}
+    assert {one.id for one in found} - shown == set(findings.TWO_ROUNDS)
+    assert all(one.reason for one in found if one.id in ("A13", "F12", "F12b", "F12c", "F16", "R4"))
+    assert len(findings.printed(found, case.CONTEXT, derived)) == len(found)
+    given = case.context(previous_round_startup={"kv_pool_tokens": 1000})
+    assert len(findings.printed(found, given)) == len(found)
+
+
 def test_kv_pressure_is_ruled_out_only_when_the_pool_changed_and_the_onset_did_not() -> None:
     assert case.evaluate(previous=previous())["F6b"].holds
     same_pool = (derive(case.levels(), case.CONTEXT), case.CONTEXT)
-    assert case.evaluate(previous=same_pool)["F6b"].outcome == "fails"
+    found = case.evaluate(previous=same_pool)["F6b"]
+    assert (found.outcome, found.variant) == ("holds", "holds_alone")
+    assert "its pool differs by +0.0% only" in texts.render(found)
     table = case.changed("itl_p99_ms", C4=190.0)
     moved = (derive(table, previous()[1]), previous()[1])
     found = case.evaluate(previous=moved)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scripts.harness import records
+from scripts.harness import records, rounds
 from scripts.harness.errors import SweepError
 
 
@@ -40,8 +40,74 @@ def test_what_was_computed_is_computed_again(tmp_path: Path) -> None:
         records.read(path)
 
 
-def test_a_cell_is_read(tmp_path: Path) -> None:
-    cell: dict[str, Any] = {"schema": records.CELL_SCHEMA} | dict.fromkeys(records.NEEDED, 4)
+def whole(**changes: Any) -> dict[str, Any]:
+    """Return a record of every needed part, with ``changes``."""
+    found: dict[str, Any] = {"schema": records.CELL_SCHEMA, "machine": "m", "round": "r", "sweep": "s", "level": 3}
+    return found | {name: {} for name in ("plan", "boot", "window", "files", "project")} | changes
+
+
+def written(tmp_path: Path, cell: dict[str, Any]) -> Path:
     path = tmp_path / "cell.json"
     path.write_text(json.dumps(cell))
-    assert records.read_cell(path) == cell
+    return path
+
+
+def test_a_cell_is_read(tmp_path: Path) -> None:
+    assert set(records.NEEDED) < set(whole())
+    assert records.read_cell(written(tmp_path, whole())) == whole()
+
+
+@pytest.mark.parametrize("found", [None, [1], 7, "text", True])
+@pytest.mark.parametrize("name", ["plan", "boot", "window", "files", "project", "client", "versions", "sent", "level"])
+def test_a_part_of_another_kind_is_one_sentence(tmp_path: Path, name: str, found: Any) -> None:
+    if (name, found) == ("level", 7):
+        return
+    with pytest.raises(SweepError, match=f"for {name}, found"):
+        records.read_cell(written(tmp_path, whole(**{name: found})))
+    with pytest.raises(SweepError, match=r"an object for plan\.workload, found"):
+        records.read_cell(written(tmp_path, whole(plan={"workload": found})))
+
+
+@pytest.mark.parametrize("content", [b"", b"measu", b"measured more", None])
+def test_a_file_that_is_not_what_was_measured_is_not_read(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "requests.parquet"
+    file.write_bytes(b"measured")
+    path = written(tmp_path, whole(files={file.name: rounds.sha256(file)}))
+    other = tmp_path / "without-a-digest.parquet"
+    assert records.read_cell(path, file, other)["level"] == 3
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(
+        SweepError, match="is missing" if content is None else "is not the file that was measured"
+    ) as said:
+        records.read_cell(path, file)
+    assert str(file) in str(said.value)
+    assert records.read_cell(path)["level"] == 3
+
+
+def test_a_record_in_the_folder_of_another_level_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c2").mkdir()
+    with pytest.raises(SweepError, match="is of level 3 and lies in the folder c2"):
+        records.read_cell(written(tmp_path / "c2", whole()))
+
+
+def test_a_record_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text('{"gpus": []}')
+    assert records.read(path, "gpus") == {"gpus": []}
+    with pytest.raises(SweepError, match="expected gpus, cpu, found no cpu"):
+        records.read(path, "gpus", "cpu")
+
+
+def test_what_was_measured_is_kept_beside_what_may_be_deleted(tmp_path: Path) -> None:
+    files = [tmp_path / "boot.json", tmp_path / "startup.log"]
+    for file in files:
+        file.write_text(file.name)
+    folders = [records.keep(*files), records.keep(*files)]
+    for file in files:
+        file.unlink()
+    assert len(set(folders)) == 2
+    for folder in folders:
+        assert folder.parent == tmp_path / "runs"
+        assert [path.read_text() for path in sorted(folder.iterdir())] == ["boot.json", "startup.log"]

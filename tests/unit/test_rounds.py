@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts import rounds as command_line
-from scripts.harness import rounds
+from scripts.harness import records, rounds
 from scripts.harness.errors import SweepError
 from scripts.harness.rounds import Problem
 
@@ -225,3 +225,59 @@ def test_files_of_a_level_without_its_record_are_a_round_copied_by_half(tmp_path
     level.mkdir(parents=True)
     (level / "requests.parquet").write_bytes(b"PAR1")
     assert rounds.verify(tmp_path / "round") == [Problem("s/repeats/2/c4/cell.json", "missing")]
+
+
+def delete(folder: Path) -> None:
+    """Delete what ``--delete-all-output`` does: the outputs of rules, nothing below ``runs``."""
+    for path in folder.rglob("*"):
+        if path.is_file() and "runs" not in path.parts:
+            path.unlink()
+
+
+def test_what_was_deleted_comes_back_from_the_runs(folder: Path) -> None:
+    (folder / "s/server").mkdir()
+    (folder / "s/server/boot.json").write_text('{"boot_id": "b"}')
+    records.keep(folder / "s/server/boot.json")
+    records.keep(folder / "machine.json")
+    (folder / "peaks.json").write_text('{"tflop_s": 1}')
+    records.keep(folder / "peaks.json")
+    (folder / "s/c2/runs/run-4").mkdir()
+    (folder / "s/c2/runs/run-4/requests.parquet").write_text("broken off")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert rounds.restore(folder) == [], "nothing is missing"
+    delete(folder)
+    assert not (folder / "peaks.json").exists()
+    assert {path.name for path in rounds.restore(folder)} == {
+        "machine.json", "peaks.json", "boot.json", "cell.json", "requests.parquet"
+    }  # fmt: skip
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert rounds.verify(folder) == [Problem("s/c2/runs/run-4", "broken_off")]
+
+
+def test_a_level_that_is_there_is_left_alone_and_so_is_a_closed_round(folder: Path) -> None:
+    (folder / "s/c1/requests.parquet").unlink()
+    assert rounds.restore(folder) == [], "cell.json is there: what it holds is for verify to say"
+    assert Problem("s/c1/requests.parquet", "missing") in rounds.verify(folder)
+    (folder / "s/c1/cell.json").unlink()
+    assert [path.name for path in rounds.restore(folder)] == ["requests.parquet", "cell.json"]
+    rounds.close(folder)
+    with pytest.raises(SweepError, match="is closed"):
+        rounds.restore(folder)
+
+
+def test_a_record_of_another_form_is_named(folder: Path) -> None:
+    for form in (0, 99):
+        path = folder / "s/c1/cell.json"
+        cell = json.loads(path.read_text())
+        path.unlink()  # the run's own record stays
+        path.write_text(json.dumps(cell | {"schema": form}))
+        assert Problem("s/c1/cell.json", "other_form") in rounds.verify(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '"text"', "{", ""])
+def test_a_record_that_is_no_object_is_named(folder: Path, content: str) -> None:
+    (folder / "s/c1/cell.json").unlink()
+    (folder / "s/c1/cell.json").write_text(content)
+    assert Problem("s/c1/cell.json", "changed") in rounds.verify(folder)
+    with pytest.raises(SweepError, match="cannot be closed"):
+        rounds.close(folder)

@@ -230,3 +230,98 @@ def test_constant_power_means_the_same_by_counter_and_by_integral() -> None:
         by_power = ts.summarize(read[read.device == "gpu1"], window(start, end))["energy_j"]
         assert by_counter == pytest.approx(123 * (end - start), rel=1e-6)
         assert by_power == pytest.approx(by_counter, rel=1e-6)
+
+
+# --- what the level shared the machine with ---------------------------------------------------------------------------
+
+
+def others(values: list[float | None], step: float = 1.0, names: dict[str, dict[int, float]] | None = None) -> Any:
+    """Return telemetry with a reading of all others each ``step``, the first without one, and of some by name."""
+    readings: dict[tuple[str, str], list[tuple[float, float | None]]] = {
+        ("others", "cpu_pct"): [(0.0, None), *((step * (k + 1), value) for k, value in enumerate(values))]
+    }
+    for name, seen in (names or {}).items():
+        readings["other:" + name, "cpu_pct"] = [(step * (k + 1), value) for k, value in seen.items()]
+    return table(readings)
+
+
+def test_others_are_averaged_over_the_window_and_over_its_worst_two_seconds() -> None:
+    found = ts.summarize(others([2, 2, 2, 90, 100, 2, 2, 2, 2, 2]), window(0, 10))
+    assert found["other_cpu_cores_mean"] == pytest.approx((8 * 2 + 190) / 1000)
+    assert found["other_cpu_cores_max"] == pytest.approx(0.95)
+    half = ts.summarize(others([2, 2, 2, 90, 100, 2, 2, 2, 2, 2]), window(3.5, 6.25))
+    assert half["other_cpu_cores_mean"] == pytest.approx((0.5 * 90 + 100 + 1.25 * 2) / 275)
+    assert half["other_cpu_cores_max"] == pytest.approx((0.5 * 90 + 100 + 0.5 * 2) / 200)
+
+
+def test_what_others_used_outside_the_window_is_not_in_it() -> None:
+    found = ts.summarize(others([100, 100, 3, 3, 3, 100, 100]), window(2, 5))
+    assert found["other_cpu_cores_mean"] == pytest.approx(0.03)
+    assert found["other_cpu_cores_max"] == pytest.approx(0.03)
+
+
+def test_a_window_shorter_than_the_worst_stretch_is_that_stretch() -> None:
+    found = ts.summarize(others([80, 0]), window(0.25, 0.5))
+    assert found["other_cpu_cores_max"] == pytest.approx(0.8)
+    assert found["other_cpu_cores_mean"] == pytest.approx(0.8)
+
+
+def test_the_first_reading_has_no_value_and_begins_the_second() -> None:
+    assert ts.summarize(others([50]), window(0, 1))["other_cpu_cores_mean"] == pytest.approx(0.5)
+    assert ts.summarize(others([50, None, 50]), window(0, 3))["other_cpu_cores_mean"] is None
+
+
+def test_names_are_those_that_used_most_inside_the_window() -> None:
+    names = {"late": {8: 95.0}, "small": {2: 5.0, 3: 5.0, 4: 5.0}, "large": {3: 60.0}}
+    found = ts.summarize(others([9.0] * 10, names=names), window(2, 6))
+    assert found["other_cpu_names"] == "large, small"
+    assert ts.summarize(others([0.5] * 10), window(2, 6))["other_cpu_names"] is None
+
+
+def test_pressure_throttling_and_swap_are_means_and_what_was_never_read_is_null() -> None:
+    readings = {
+        ("host", "pressure_memory_some_pct"): [(0, None), (1, 10.0), (2, 0.0)],
+        ("cgroup", "throttled_pct"): [(0, None), (1, 4.0), (2, 8.0)],
+        ("host", "swap_in_bytes_s"): [(0, None), (1, 2.0**20), (2, 0.0)],
+        ("host", "swap_out_bytes_s"): [(0, None), (1, 0.0), (2, 3 * 2.0**20)],
+        ("host", "swap_used_bytes"): [(0, 2.0**30), (1, 2.0**31), (2, 2.0**30)],
+        ("host", "running_count"): [(0, 3.0), (1, 4.0), (2, 5.0)],
+        ("host", "steal_pct"): [(0, None), (1, 30.0), (2, 10.0)],
+    }
+    found = ts.summarize(table(readings), window(0, 2))
+    assert found["pressure_memory_pct"] == pytest.approx(5.0)
+    assert found["cgroup_throttled_pct"] == pytest.approx(6.0)
+    assert found["swap_mib_s"] == pytest.approx(2.0)
+    assert found["swap_used_gib"] == 2.0
+    assert found["runnable_mean"] == 4.0
+    assert found["host_steal_pct_max"] == pytest.approx(20.0)
+    assert found["pressure_io_pct"] is None
+    assert found["other_cpu_cores_mean"] is None
+
+
+def test_a_gpu_that_heat_holds_down_is_told_from_one_that_draws_its_power() -> None:
+    def gpu(bits: list[float], clocks: list[float], use: float = 90.0) -> dict[str, Any]:
+        readings = {
+            ("gpu0", "throttle_reasons"): list(enumerate(bits)),
+            ("gpu0", "sm_clock_mhz"): list(enumerate(clocks)),
+            ("gpu0", "utilization_pct"): [(k, use) for k in range(len(clocks))],
+            ("gpu0", "server_process_count"): [(0, 1.0)],
+            ("gpu0", "other_process_count"): [(0, 1.0)],
+            ("other:blender", "gpu_process_count"): [(1, 1.0)],
+        }
+        return ts.summarize(table(readings), window(0, 3))
+
+    capped = gpu([0x4, 0x4, 0x1, 0x4], [1500, 1600, 300, 1700])
+    assert (capped["gpu_slowed_pct"], capped["gpu_power_capped"]) == (0.0, True)
+    hot = gpu([0, 0x48, 0x20, 0], [1500, 1600, 1000, 1700])
+    assert (hot["gpu_slowed_pct"], hot["gpu_power_capped"]) == (50.0, False)
+    assert hot["gpu_clock_mhz_busy"] == 1550
+    assert gpu([0, 0], [300, 300], use=10)["gpu_clock_mhz_busy"] is None
+    assert (hot["gpu_server_seen"], hot["gpu_other_names"]) == (True, "blender")
+
+
+def test_a_table_of_either_kind_is_read_alike() -> None:
+    frame = others([50, 20, None])
+    both = [ts.summarize(given, window(0, 2)) for given in (frame, pa.Table.from_pandas(frame, preserve_index=False))]
+    assert both[0] == both[1]
+    assert both[0]["other_cpu_cores_mean"] == pytest.approx(0.35)

@@ -208,7 +208,7 @@ def test_a_level_that_was_not_alone_is_doubted_with_its_reasons() -> None:
     derived, found = judge(disturbed(1))
     assert derived.sweep["trust"] == trust.EMPTY | {"disturbed": {"1": [REASON]}, "doubted": [1]}
     fallen = {name: one.doubted for name, one in found.items() if one.outcome == NOT_TRUSTED}
-    assert set(fallen) == {"F2", "F3", "F4", "F5", "F6", "F9", "F9b", "F10", "F14", "F15", "F8"}
+    assert set(fallen) == {"F2", "F3", "F4", "F5", "F6", "F6b", "F6c", "F8", "F9", "F9b", "F10", "F14", "F15", "R3"}
     assert set(fallen.values()) == {(1,)}
     assert found["F14"].doubted == (1,), "the lowest tier fails at C=1"
     assert found["F13"].holds and found["R1"].holds, "a lower level that passes would pass alone too"

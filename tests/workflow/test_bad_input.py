@@ -203,11 +203,15 @@ def test_results_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     from scripts.harness import wiring
     from scripts.harness.errors import SweepError
 
-    folder = tmp_path / "results"
-    folder.mkdir()
+    for name in ("results/raw", "results/metrics", ".snakemake"):
+        (tmp_path / name).mkdir(parents=True)
     wiring.check_writable(tmp_path)
-    refuse: Callable[[Path, int], bool] = lambda path, mode: path.name != "results"  # noqa: E731
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "access", refuse)
-        with pytest.raises(SweepError, match="is not writable for you"):
-            wiring.check_writable(tmp_path)
+    for name in ("results", "metrics", ".snakemake", "raw"):
+        refuse: Callable[[Path, int], bool] = lambda path, mode, name=name: path.name != name  # type: ignore[misc]  # noqa: E731
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "access", refuse)
+            if name == "raw":
+                wiring.check_writable(tmp_path)  # what was measured may be read-only: it is read
+                continue
+            with pytest.raises(SweepError, match=f"{name} is not writable for you"):
+                wiring.check_writable(tmp_path)

@@ -28,6 +28,8 @@ def draw(
     words = Words(language)
     table = extras.timeline if extras is not None else None
     present = set() if table is None else {name for name in table.columns if table[name].notna().any()}
+    if "kv_reason" in derived.levels.columns and derived.levels["kv_reason"].notna().any():
+        present.discard("kv_pct")  # what is no share at one level is drawn at none
     panels = [(names, label) for names, label in _PANELS if present.intersection(names)]
     if table is None or table.empty or not panels:
         title = words("timeline.title", C="–")

@@ -18,6 +18,7 @@ from scripts.analysis.report.cards import cards
 from scripts.analysis.report.compose import boots_of, compose
 from scripts.analysis.report.story import Picture, Section, Subject
 from scripts.analysis.report.words import Words
+from scripts.harness.startup_log import to_tell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,12 +53,13 @@ def build(
         levels = read_levels(levels)
     derived = derive(levels, given)
     findings = finding_rules.evaluate(derived, given, more.get("previous"))
+    shown = finding_rules.printed(findings, given, more.get("previous"))
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
     write_derived(derived, findings, out, language)
     words = Words(language, None if more.get("provenance") else more.get("levels_file"))
-    texts = {finding.id: tuple(finding_texts.paragraph(finding, language, derived.sweep)) for finding in findings}
-    subject = Subject(derived, given, tuple(findings), more, words, texts)
+    texts = {finding.id: tuple(finding_texts.paragraph(finding, language, derived.sweep)) for finding in shown}
+    subject = Subject(derived, given, shown, more, words, texts)
     page = out / "report.html"
     write_page(subject, pictures(subject, out / "figures", formats), out / "tables", page)
     return page
@@ -130,6 +132,9 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
     failed = [str(row["C"]) for row in rows if row.get("failed")]
     if failed:
         notices.append(words("failed_levels", levels=", ".join(failed)))
+    startup = context.get("startup")
+    notices += [words("from_log", text=text) for text in to_tell(startup if isinstance(startup, Mapping) else {})]
+    notices += story.attached_notices(context.get("attached") or {}, words)
     notices += story.unseen_notices(rows, words)
     values = {
         "words": words,

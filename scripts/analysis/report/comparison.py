@@ -1,7 +1,7 @@
 """The comparison of sweeps as files: one self-contained page, tables as CSV, overlaid figures, one JSON document."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scripts.analysis import compare, doubts, findings, load_levels, tables, texts
 from scripts.analysis.compare import Comparison, Side
 from scripts.analysis.figures import overlay
+from scripts.analysis.finding import Finding
 from scripts.analysis.report import build, drift, story
 from scripts.analysis.report.story import Block, Picture, Section
 from scripts.analysis.report.tables import Cell, Table, adapt
@@ -19,7 +20,10 @@ from scripts.analysis.values import number
 if TYPE_CHECKING:
     import pandas as pd
 
-RULES = ("F12", "F12b", "F12c", "F16", "R2", "R4", "A13")
+RULES = ("F12", "F12b", "F6", "F6b", "F6c", "R3", "F12c", "F16", "R2", "R4", "A13")
+"""The rules a comparison tells: those over two rounds, and what the tail is made of, which a second round confirms."""
+TAIL = ("F6b", "F6c", "R3")
+"""Of them, those that read where jitter begins in both rounds, and that one round can answer by itself."""
 ACCOUNT = ("budget_gib", "weights_plus_non_torch_gib", "peak_activation_gib", "kv_pool_gib", "cuda_graph_gib")
 
 
@@ -79,8 +83,44 @@ def write(
     pairs = tuple(one for made in found for one in made)
     page = out / "compare.html"
     page.write_text(_page(groups, pairs, sections, Words(language)), encoding="utf-8")
-    load_levels.write_json([compare.document(one) for one in pairs], out / "comparison.json")
+    documents = [compare.document(one) | pair for one, pair in zip(pairs, writer.documents, strict=True)]
+    load_levels.write_json(documents, out / "comparison.json")
     return Written(page, pairs)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The rules of ``RULES`` on two rounds. ``previous`` is the label of the older one, which counts as the round
+    before; None where it is not known which was measured first, and the first one compared does."""
+
+    findings: tuple[Finding, ...]
+    previous: str | None
+    sweep: Mapping[str, Any]
+    """Of the later round, on which the rules were evaluated."""
+
+
+def evaluate(one: Comparison, before: Mapping[str, Any], after: Mapping[str, Any]) -> Evaluated:
+    """Evaluate the rules on both rounds of a comparison, ``before`` and ``after`` being their contexts.
+
+    Knees that differ within noise, or for a level that only one side has or that is not to be trusted, have not moved:
+    F12 and F12b are left out then, and what the tail is made of is told from the later round alone.
+    """
+    sides = [(one.before, one.derived[0], before), (one.after, one.derived[1], after)]
+    times = [side[2].get("started_at") for side in sides]
+    known = all(isinstance(time, str) for time in times) and times[0] != times[1]
+    if known and str(times[1]) < str(times[0]):
+        sides.reverse()
+    (label, old, old_context), (_, new, new_context) = sides
+    found = {rule.id: rule for rule in findings.evaluate(new, new_context, old, old_context)}
+    noisy = {knee.rule for knee in one.knees if knee.moved is not True and knee.before != knee.after}
+    if set(old.levels["C"]) != set(new.levels["C"]) or doubted(one):
+        noisy |= {"jitter_onset"}
+    if noisy:
+        del found["F12"], found["F12b"]
+    if "jitter_onset" in noisy:
+        alone = {rule.id: rule for rule in findings.evaluate(new, new_context)}
+        found |= {name: alone[name] for name in TAIL}
+    return Evaluated(tuple(found[name] for name in RULES if name in found), label if known else None, new.sweep)
 
 
 def trusted(one: Comparison, before: Side, after: Side) -> Comparison:
@@ -174,6 +214,8 @@ class _Writer:
     out: Path
     formats: tuple[str, ...]
     several: bool
+    documents: list[dict[str, Any]] = field(default_factory=list)
+    """What the rules say of each pair so far, for comparison.json."""
 
     def group(self, members: Sequence[Member], found: Sequence[Comparison]) -> list[Section]:
         """Return the sections of one group: of each pair, then the figures and repeats of all."""
@@ -340,17 +382,17 @@ class _Writer:
         revisions = [_revisions(side.context) for side in (before, after)]
         if all(revisions):
             blocks.append(Block(text=texts.fill("compare.revision", language, before=revisions[0], after=revisions[1])))
-        evaluated = findings.evaluate(one.derived[1], dict(after.context), one.derived[0], before.context)
-        told = {finding.id: tuple(texts.paragraph(finding, language)) for finding in evaluated}
-        claims = story.claims_of([finding for finding in evaluated if finding.id in RULES], told, words)
+        found = evaluate(one, before.context, after.context)
+        written = findings.document(found.findings, language, found.sweep)
+        self.documents.append({"previous": found.previous, "findings": written})
+        told = {finding.id: tuple(texts.paragraph(finding, language, found.sweep)) for finding in found.findings}
+        claims = story.claims_of(found.findings, told, words)
         section = self._section("causes", mark, blocks, opening=(attributed(one, language), ""))
-        # a knee that differs within noise has not moved: what F12 and F12b would say of it is not said
-        noisy = any(knee.moved is False and knee.before != knee.after for knee in one.knees)
-        # nor what a level says that only one side has
-        noisy = noisy or set(one.derived[0].levels["C"]) != set(one.derived[1].levels["C"])
-        noisy = noisy or bool(doubted(one))
-        rules = [name for name in RULES if name in claims and not (noisy and name in ("F12", "F12b"))]
-        shown = tuple(replace(claims[name], id=f"{mark}{name}") for name in rules)
+        shown = tuple(replace(claims[name], id=f"{mark}{name}") for name in RULES if name in claims)
+        if shown and found.previous is not None:
+            names = {one.before: one.after, one.after: one.before}
+            note = texts.fill("compare.older", language, older=found.previous, newer=names[found.previous])
+            blocks.append(Block(note=note))
         return replace(section, claims=shown, blocks=tuple(blocks[1:] if rows else blocks))
 
     def _drift(self, members: Sequence[Member], mark: str) -> list[Section]:

@@ -149,14 +149,15 @@ class Composer:
         blocks = [block for one in (drift.tables_of(passes, self.words) if passes else ()) for block in self.table(one)]
         return [self.section("drift", blocks)] if blocks else []
 
-    def comparison(self) -> Section:
-        """Return the comparison with other sweeps; without one its claims say what they lack."""
+    def comparison(self) -> list[Section]:
+        """Return the comparison with another round or other sweeps; nothing where there is none."""
         given = self.subject.extras.get("comparison") or {}
         blocks = [Block(text=str(text)) for text in given.get("texts") or ()]
         blocks += self.figures(*(f"overlay_{name}" for name in overlay.NAMES))
         for one in given.get("tables") or ():
             blocks += self.table(one)
-        return self.section("comparison", blocks)
+        made = self.section("comparison", blocks)
+        return [made] if made.claims or made.blocks else []
 
     def mapping(self, name: str, values: Mapping[str, Any] | None) -> list[Block]:
         """Return names and values as recorded; nothing where there are none."""
@@ -231,7 +232,7 @@ def compose(subject: Subject, pictures: Mapping[str, Picture]) -> tuple[list[Sec
     composer = Composer(subject, pictures)
     sections = [
         *composer.story(),
-        composer.comparison(),
+        *composer.comparison(),
         *composer.data(),
         *composer.drift(),
         *composer.recorded(),
@@ -277,13 +278,26 @@ def remarks_of(subject: Subject) -> tuple[dict[int, str], set[int]]:
             for level in style.audited_levels(finding.numbers):
                 said.setdefault(level, []).append(words("remark.audit", id=finding.id))
     marked = set(said)
+    for row in rows:
+        said.setdefault(int(row["C"]), []).extend(_counter_remarks(row, words))
     for level in doubts.unsteady_levels(subject.derived.sweep):
         said.setdefault(level, []).append(doubts.unsteady_brief(words.language))
     boots = {str(row["boot_id"]) for row in rows if known(row.get("boot_id"))}
     for row in rows if len(boots) > 1 else ():
         if known(row.get("boot_id")):
             said.setdefault(int(row["C"]), []).append(words("remark.boot", boot=row["boot_id"]))
-    return {level: "; ".join(reasons) for level, reasons in said.items()}, marked
+    return {level: "; ".join(reasons) for level, reasons in said.items() if reasons}, marked
+
+
+def _counter_remarks(row: Mapping[str, Any], words: Words) -> list[str]:
+    """Return why readings of the server's page are not given at a level, and which of several KV pools was fullest."""
+    codes = [row.get(name) for name in ("kv_reason", "prefix_reason", "counters_reason")]
+    value = row.get("kv_reported_pct")
+    shown = f"{value:,.0f}" if known(value) else "?"
+    said = [words(f"remark.{code}", value=shown) for code in codes if isinstance(code, str)]
+    if isinstance(row.get("kv_fullest_pool"), str) and known(row.get("kv_pools")):
+        said.append(words("remark.fullest", count=f"{row['kv_pools']:.0f}", name=row["kv_fullest_pool"]))
+    return said
 
 
 def failed_rows(subject: Subject) -> frozenset[int]:

@@ -22,7 +22,7 @@ def subject_of(levels: str | Path, context: str | Path, extras: Mapping[str, Any
 
     given = load_levels.read_context(context)
     derived = derive(load_levels.read_levels(levels), given)
-    found = tuple(rules.evaluate(derived, given))
+    found = rules.printed(rules.evaluate(derived, given), given)
     paragraphs = {finding.id: tuple(texts.paragraph(finding, language, derived.sweep)) for finding in found}
     return Subject(derived, given, found, dict(extras), Words(language), paragraphs)
 

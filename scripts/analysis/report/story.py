@@ -256,3 +256,28 @@ def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str
     pools = {f"{row['kv_pool_tokens']:,.0f}" for row in rows if known(row.get("kv_pool_tokens"))}
     pools |= {f"{boot['kv_pool_tokens']:,.0f}" for boot in boots if known(boot.get("kv_pool_tokens"))}
     return words("mixed_boots", count=len(used), pools=" / ".join(sorted(pools)) or "–")
+
+
+def attached_notices(attached: Mapping[str, Any], words: Words) -> list[str]:
+    """Say what was special of the connection to a server that was attached to; see ``analysis.attached``."""
+    said = []
+    if attached.get("unchecked"):
+        said.append(words("attached.unchecked", levels=_levels(attached["unchecked"])))
+    text = attached.get("as_text")
+    if text:
+        key = "attached.text_unknown" if text["min"] is None else "attached.text"
+        numbers = {name: f"{text[name]:,}" for name in ("asked", "min", "max") if text[name] is not None}
+        said.append(words(key, levels=_levels(text["levels"]), **numbers))
+    for reason in attached.get("counters") or ():
+        key = f"attached.counters.{reason['kind']}"
+        why = words(
+            key if words.has(key) else "attached.counters.closed",
+            to=reason["to"] or "–",
+            status=words("not_known") if reason["status"] is None else reason["status"],
+        )
+        said.append(words("attached.counters", levels=_levels(reason["levels"]), why=why))
+    return said
+
+
+def _levels(levels: Sequence[int]) -> str:
+    return ", ".join(str(level) for level in levels)

@@ -165,6 +165,48 @@ WORDS: dict[str, tuple[str, str]] = {
         "本次扫描混有 {count} 次启动;KV 池:{pools} tokens。不同启动的档位,只在池大小一致的范围内可比。",
     ),
     "failed_levels": ("No request succeeded at C = {levels}.", "C = {levels} 没有一个请求成功。"),
+    "from_log": ("Startup log: {text}.", "启动日志：{text}。"),
+    "attached.unchecked": (
+        "The server's certificate was not checked at C = {levels} (server.tls_verify: false): nothing shows that it was the server that was meant.",
+        "C = {levels}:未校验服务端证书(server.tls_verify: false),无法确认所测的就是目标服务端。",
+    ),
+    "attached.text": (
+        "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; the server counted {min} to {max} tokens in a prompt.",
+        "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端统计每条提示词 {min} 至 {max} tokens。",
+    ),
+    "attached.text_unknown": (
+        "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; how many tokens they had is not known, since the server sends no usage.",
+        "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端未返回 usage,实际 token 数未知。",
+    ),
+    "attached.counters": (
+        "The server's counters are not known at C = {levels}: {why}. What rests on them cannot be evaluated.",
+        "C = {levels}:服务端计数器未知:{why}。依赖计数器的结论无法判定。",
+    ),
+    "attached.counters.away": (
+        "its /metrics redirects to another host ({to}), which is not followed",
+        "其 /metrics 重定向到另一主机({to}),不予跟随",
+    ),
+    "attached.counters.loop": ("its /metrics redirects without end", "其 /metrics 无休止地重定向"),
+    "attached.counters.size": (
+        "its /metrics is larger than what is read of a page",
+        "其 /metrics 页面超过读取上限",
+    ),
+    "attached.counters.timeout": ("its /metrics did not answer in time", "其 /metrics 未在时限内应答"),
+    "attached.counters.closed": (
+        "the connection broke off while its /metrics was read",
+        "读取其 /metrics 时连接中断",
+    ),
+    "attached.counters.refused": ("nobody took the connection to its /metrics", "无法连接其 /metrics"),
+    "attached.counters.tls": (
+        "the encrypted connection to its /metrics failed",
+        "与其 /metrics 的加密连接失败",
+    ),
+    "attached.counters.protocol": ("what its /metrics sent is not HTTP", "其 /metrics 返回的不是 HTTP"),
+    "attached.counters.status": ("its /metrics answered with status {status}", "其 /metrics 返回状态码 {status}"),
+    "attached.counters.content": (
+        "its /metrics is a page for people (HTML), not counters",
+        "其 /metrics 是网页(HTML),不是计数器",
+    ),
     "unseen.one_arrival": (
         "At C = {levels}, {count} answers came in one arrival: something between server and client buffers them, such as "
         "a proxy, or the server itself sends them so. Their time to first token is their whole latency, and no speed per "
@@ -276,6 +318,36 @@ WORDS: dict[str, tuple[str, str]] = {
     "remark.failed": ("no request succeeded", "没有一个请求成功"),
     "remark.some_failed": ("{count} requests failed", "{count} 个请求失败"),
     "remark.boot": ("boot {boot}", "启动 {boot}"),
+    "remark.not_a_share": (
+        "the server's page gives {value} % of the KV pool as in use, which cannot be: KV usage is not used",
+        "服务端页面给出的 KV 占用为 {value} %,不可能:KV 占用不予采用",
+    ),
+    "remark.not_a_share_elsewhere": (
+        "KV usage is not used, since the same page gives more than the whole pool at another level",
+        "同一页面在另一档给出的 KV 占用超出整个池,故本档也不予采用",
+    ),
+    "remark.blocks": (
+        "prefix-cache hits are counted in blocks, and nothing says how many tokens a block has",
+        "前缀缓存命中按块计数,而块含多少 token 无从得知",
+    ),
+    "remark.unit": (
+        "prefix-cache hits are counted in blocks or in tokens, and the page does not say which",
+        "前缀缓存命中以块还是以 token 计数,页面没有说明",
+    ),
+    "remark.restarted": (
+        "the server's counters fell while the level ran, so nothing they count is given",
+        "该档运行期间服务端计数器回退,其计数一概不给",
+    ),
+    "remark.by_turns": (
+        "the server's counters rise and fall from page to page, as where several servers answer by turns, so nothing "
+        "they count is given",
+        "服务端计数器在各次抓取之间忽高忽低,像是多个服务端轮流应答,其计数一概不给",
+    ),
+    "remark.workers_changed": (
+        "engines or workers of the server came or went while the level ran, so nothing they count is given",
+        "该档运行期间服务端的引擎或工作进程有增减,其计数一概不给",
+    ),
+    "remark.fullest": ("fullest of {count} KV pools: {name}", "{count} 个 KV 池中最满的:{name}"),
     "remark.audit": ("audit {id} failed", "审计 {id} 未通过"),
     "notice.audits": ("Audits that failed:", "未通过的审计:"),
     "join": (" ", ""),

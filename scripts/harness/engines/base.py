@@ -1,6 +1,6 @@
 """What the pipeline needs to know of a server family, and nothing more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -70,7 +70,7 @@ class Engine(Protocol):
         ...
 
     def base_url(self, resolved: Mapping[str, Any], host: str, port: int) -> str:
-        """Return the URL the load is sent to, without a trailing slash (no ``/v1``)."""
+        """Return the URL that ``endpoint`` is below, without a trailing slash (no ``/v1``)."""
         ...
 
     def ready(self, base_url: str, resolved: Mapping[str, Any]) -> str | None:
@@ -86,7 +86,22 @@ class Engine(Protocol):
         """Return what ``scripts.harness.startup_log`` reads from the log."""
         ...
 
-    def endpoint(self, workload: Mapping[str, Any]) -> str:
+    def survey(
+        self,
+        base_url: str,
+        resolved: Mapping[str, Any],
+        workload: Mapping[str, Any],
+        model: str,
+        say: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """Ask a server that is ready what its settings do not say, and return that as further resolved settings; empty
+        for a server that was started here. ``say`` tells the user what was found.
+
+        Raises SweepError when the server refuses what the load would send.
+        """
+        ...
+
+    def endpoint(self, workload: Mapping[str, Any], resolved: Mapping[str, Any] | None = None) -> str:
         """Return the path requests are sent to, such as ``/v1/completions``."""
         ...
 
@@ -108,6 +123,6 @@ class Engine(Protocol):
         """Return the pages to scrape: target name (``metrics``, ``slots``) to URL."""
         ...
 
-    def version(self, base_url: str, log_text: str) -> str | None:
+    def version(self, base_url: str, log_text: str, resolved: Mapping[str, Any] | None = None) -> str | None:
         """Return the server's version, or None if neither the API nor the log says."""
         ...

@@ -2,12 +2,12 @@
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import plan
-from scripts.harness.engines import http
+from scripts.harness import plan, tls
+from scripts.harness.engines import http, openai_api
 from scripts.harness.engines.base import Command, Failure, PromptForm
 from scripts.harness.errors import SweepError
 
@@ -26,6 +26,7 @@ class LlamaCppEngine:
 
     def resolve(self, server: Mapping[str, Any], workload: Mapping[str, Any], levels: Sequence[int]) -> dict[str, Any]:
         """Fill in slots (``parallel``, the highest level) and context (``ctx-size``, slots × (input + output))."""
+        tls.check(server, "http://")
         model = server.get("model")
         if model is None:
             raise SweepError("server.model is missing; give the path of a GGUF file, or `bundled`")
@@ -141,7 +142,18 @@ class LlamaCppEngine:
         found: dict[str, Any] = startup_log.read(log_text, engine=self.name)
         return found
 
-    def endpoint(self, workload: Mapping[str, Any]) -> str:
+    def survey(
+        self,
+        base_url: str,
+        resolved: Mapping[str, Any],
+        workload: Mapping[str, Any],
+        model: str,
+        say: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """Nothing is left to find out of a server that was started here."""
+        return {}
+
+    def endpoint(self, workload: Mapping[str, Any], resolved: Mapping[str, Any] | None = None) -> str:
         """Return the path of the API."""
         return "/v1/chat/completions" if workload["endpoint"] == "chat" else "/v1/completions"
 
@@ -162,6 +174,7 @@ class LlamaCppEngine:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        body = openai_api.as_asked(workload, body)
         if workload["endpoint"] == "chat":
             return {**body, "messages": [{"role": "user", "content": prompt}]}
         return {**body, "prompt": prompt if isinstance(prompt, str) else list(prompt)}
@@ -177,7 +190,7 @@ class LlamaCppEngine:
             targets["slots"] = f"{base_url}/slots"
         return targets
 
-    def version(self, base_url: str, log_text: str) -> str | None:
+    def version(self, base_url: str, log_text: str, resolved: Mapping[str, Any] | None = None) -> str | None:
         """Return build_info of /props; the wheel's version where the server is the wheel's."""
         from importlib.metadata import PackageNotFoundError, version
 

@@ -3,11 +3,11 @@
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.harness import process
+from scripts.harness import process, tls
 from scripts.harness.engines import http, openai_api, vllm_version
 from scripts.harness.engines.base import Command, Failure, PromptForm
 from scripts.harness.engines.vllm_version import Version
@@ -80,6 +80,7 @@ class VllmEngine:
         command = tuple(str(word) for word in server.get("command") or DEFAULT_COMMAND)
         if command == ("vllm",):
             command = DEFAULT_COMMAND
+        tls.check(server, "http://")
         model = server.get("model")
         if model is None:
             raise SweepError(
@@ -188,7 +189,18 @@ class VllmEngine:
         found: dict[str, Any] = startup_log.read(log_text, engine=self.name)
         return found
 
-    def endpoint(self, workload: Mapping[str, Any]) -> str:
+    def survey(
+        self,
+        base_url: str,
+        resolved: Mapping[str, Any],
+        workload: Mapping[str, Any],
+        model: str,
+        say: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """Nothing is left to find out of a server that was started here."""
+        return {}
+
+    def endpoint(self, workload: Mapping[str, Any], resolved: Mapping[str, Any] | None = None) -> str:
         """Return the path of the API."""
         return openai_api.endpoint(workload)
 
@@ -205,7 +217,8 @@ class VllmEngine:
         and pays for it at every step.
         """
         body = openai_api.body(workload, model, prompt)
-        return {**body, "min_tokens": int(workload["output_tokens"]), "ignore_eos": True, "repetition_penalty": 1.0}
+        exact = {"min_tokens": int(workload["output_tokens"]), "ignore_eos": True}
+        return openai_api.as_asked(workload, {**body, **exact, "repetition_penalty": 1.0})
 
     def headers(self, resolved: Mapping[str, Any]) -> dict[str, str]:
         """Return the bearer header when the server was started with a key."""
@@ -215,7 +228,7 @@ class VllmEngine:
         """Return /metrics."""
         return {"metrics": f"{base_url}/metrics"}
 
-    def version(self, base_url: str, log_text: str) -> str | None:
+    def version(self, base_url: str, log_text: str, resolved: Mapping[str, Any] | None = None) -> str | None:
         """Return what /version says, otherwise what the log's last banner or engine line says."""
         return openai_api.version(base_url) or version_in_log(log_text)
 

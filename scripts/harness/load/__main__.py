@@ -15,9 +15,12 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from scripts.harness import tls
 from scripts.harness.errors import SweepError
 from scripts.harness.load.driver import run, salvage
+from scripts.harness.load.secrets import checked_key
 from scripts.harness.load.spec import PROMPT, LoadSpec, Timeouts
 from scripts.harness.progress import Bar
 
@@ -31,7 +34,7 @@ def arguments() -> argparse.ArgumentParser:
         prog="python -m scripts.harness.load", description="One level of load against any OpenAI-compatible server."
     )
     add = parser.add_argument
-    add("--base-url", help="server, such as http://127.0.0.1:8000 (a trailing /v1 is fine)")
+    add("--base-url", help="server, such as http://127.0.0.1:8000; a path is kept as it is, without one it is /v1")
     add("--model", help="model name as the server knows it")
     add("--concurrency", type=int, help="requests in flight")
     add("--requests", type=int, help="requests in all, warm-up apart")
@@ -60,7 +63,8 @@ def arguments() -> argparse.ArgumentParser:
     add("--timeout-between-tokens", type=float, default=defaults.between_tokens_s, metavar="S")
     add("--timeout-total", type=float, default=defaults.total_s, metavar="S")
     add("--user-stamps", action="store_true", help="do not use the kernel's receive stamps")
-    add("--insecure", action="store_true", help="do not verify the server's TLS certificate")
+    add("--tls-ca", metavar="FILE", help="certificate (PEM) to trust the server by: its authority's, or its own")
+    add("--no-tls-verify", "--insecure", action="store_true", help="take any TLS certificate of the server")
     add("--keep-journal", action="store_true", help="keep the raw journal (every byte with its stamps)")
     add("--salvage", action="store_true", help="only convert what a broken-off load left in --out")
     return parser
@@ -78,9 +82,9 @@ def spec_of(options: argparse.Namespace) -> LoadSpec:
     headers: dict[str, str] = {}
     if options.api_key_env is not None:
         key = os.environ.get(options.api_key_env)
-        if not key:
+        if not key or not key.strip():
             raise SweepError(f"environment variable {options.api_key_env} (--api-key-env) is not set; export it first")
-        headers["authorization"] = f"Bearer {key}"
+        headers["authorization"] = f"Bearer {checked_key(key, options.api_key_env)}"
     if not isinstance(options.extra_body, dict):
         raise SweepError("--extra-body must be a JSON object")
     try:
@@ -98,9 +102,18 @@ def spec_of(options: argparse.Namespace) -> LoadSpec:
     if not options.no_ignore_eos:
         body["ignore_eos"] = True
     body.update(options.extra_body)
+    base_url, endpoint = _split(options.base_url, options.endpoint)
+    if options.tls_ca is not None and options.no_tls_verify:
+        raise SweepError("--tls-ca names whom to trust and --no-tls-verify trusts everybody; keep one")
+    verify: tls.Verify = not options.no_tls_verify
+    if options.tls_ca is not None:
+        if not base_url.startswith("https://"):
+            raise SweepError("--tls-ca is for a --base-url that begins with https://")
+        verify = options.tls_ca
+        tls.context(verify, "--tls-ca")
     return LoadSpec(
-        base_url=options.base_url.rstrip("/").removesuffix(ENDPOINTS[options.endpoint]).removesuffix("/v1"),
-        endpoint=ENDPOINTS[options.endpoint],
+        base_url=base_url,
+        endpoint=endpoint,
         kind=options.endpoint,
         headers=headers,
         body=body,
@@ -120,8 +133,20 @@ def spec_of(options: argparse.Namespace) -> LoadSpec:
             options.timeout_connect, options.timeout_first_token, options.timeout_between_tokens, options.timeout_total
         ),
         kernel_stamps=not options.user_stamps,
-        tls_verify=not options.insecure,
+        tls_verify=verify,
     )
+
+
+def _split(url: str, kind: str) -> tuple[str, str]:
+    """Return the address and the path of the endpoint below it: as given where a path is given, else below /v1."""
+    plain = url.rstrip("/").removesuffix(ENDPOINTS[kind].removeprefix("/v1"))
+    if plain.endswith("/v1"):
+        return plain.removesuffix("/v1"), ENDPOINTS[kind]
+    try:
+        path = urlsplit(plain).path
+    except ValueError:
+        path = ""
+    return plain, ENDPOINTS[kind].removeprefix("/v1") if path else ENDPOINTS[kind]
 
 
 def main(argv: list[str] | None = None) -> int:

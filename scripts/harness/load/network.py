@@ -22,6 +22,7 @@ from scripts.harness.load.clock import ask_for_stamps
 from scripts.harness.load.frames import StreamParser, answer_over
 from scripts.harness.load.framing import Body, BodyEnd, Framing
 from scripts.harness.load.journal import NO_STAMP, Read
+from scripts.harness.tls import IN_A_LOAD, refusal
 
 READ_SIZE = 65536
 _STAMP_SPACE = socket.CMSG_SPACE(16)
@@ -360,6 +361,7 @@ class _Tls:
     """TLS over memory buffers."""
 
     def __init__(self, context: ssl.SSLContext, hostname: str | None) -> None:
+        self._address = f"https://{hostname}"
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.object = context.wrap_bio(self._in, self._out, server_hostname=hostname)
         self.closed = False
@@ -376,7 +378,8 @@ class _Tls:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise httpcore.ConnectError(f"TLS handshake failed: {error}") from error
+            words = refusal(error, self._address, names=IN_A_LOAD)
+            raise httpcore.ConnectError(words or f"the TLS handshake failed: {error}") from error
         return True
 
     def encrypt(self, data: bytes) -> bytes:

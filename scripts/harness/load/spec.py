@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from scripts.harness.addresses import plain_url
 from scripts.harness.errors import SweepError
 
 PROMPT = "\u0000prompt\u0000"
@@ -83,7 +84,7 @@ class LoadSpec:
     def __post_init__(self) -> None:
         url = urlsplit(self.base_url)
         if url.scheme not in ("http", "https") or not url.hostname:
-            shown = self.base_url.rpartition("@")[2]
+            shown = plain_url(self.base_url)
             raise SweepError(f"base URL {shown!r} is not of the form http://host:port; give the server's address")
         if url.username is not None or url.password is not None or url.query or url.fragment:
             raise SweepError(

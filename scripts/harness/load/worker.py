@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx
 
+from scripts.harness import tls
 from scripts.harness.load import prompts
 from scripts.harness.load.clock import ask_for_stamps, sample_offset
 from scripts.harness.load.framing import framing_of
@@ -66,7 +67,7 @@ class Worker:
         port = self.url.port if self.url.port is not None else {"http": 80, "https": 443}[self.url.scheme]
         context: ssl.SSLContext | None = None
         if self.url.scheme == "https":
-            context = httpx.create_ssl_context(verify=spec.tls_verify, trust_env=False)
+            context = tls.context(spec.tls_verify)
         self.transport = SlotTransport(
             self.url, Addresses(self.url.host, port), self.journal, spec.kernel_stamps, context
         )

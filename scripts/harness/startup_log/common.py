@@ -104,6 +104,8 @@ class Readings:
     """All readings of one boot, in the order of the log."""
 
     items: list[Reading] = field(default_factory=list)
+    foreign: list[Line] = field(default_factory=list)
+    """Lines that say what a server says but are not the server's: a wrapper's."""
 
     def add(self, name: str, value: Any, line: Line, shape: str = "") -> None:
         self.items.append(Reading(name, value, line, shape))
@@ -125,6 +127,17 @@ class Readings:
                 if item.name == name:
                     return item
         return None
+
+    def drop_copies(self, own: re.Pattern[str]) -> None:
+        """Where the server's own lines state a reading, drop what lines without its prefix state otherwise: a wrapper
+        may estimate in the server's words."""
+        for name in {item.name for item in self.items}:
+            items = self.all(name)
+            values = {item.value for item in items if own.search(item.line.text)}
+            strangers = [item for item in items if not own.search(item.line.text) and item.value not in values]
+            if values and strangers:
+                self.items = [item for item in self.items if item not in strangers]
+                self.foreign += [item.line for item in strangers if item.line not in self.foreign]
 
     def minimum(self, *names: str) -> Reading | None:
         """Smallest reading of the first of ``names`` that was read at all: ranks repeat a line and the smallest
@@ -246,11 +259,23 @@ def convert(name: str, text: str) -> Any:
     return float(value) if name.endswith(("_gib", "_x", "_mib", "_seconds")) else value
 
 
-def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str) -> Readings:
-    """Return what the ``shapes`` read from the ``lines``.
+def foreign_warnings(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    """Return a note for each line that is not the server's although it speaks of what the server prints."""
+    return [
+        {
+            "code": "foreign_line",
+            "line": line.number,
+            "text": "not the server's own line, so not taken: " + redact(line.text.strip())[:300],
+        }
+        for line in lines
+    ]
 
-    Raises SweepError, quoting the line, when a line has the trigger of a ``must`` shape but none of the shapes with
-    that trigger reads it.
+
+def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str, own: re.Pattern[str]) -> Readings:
+    """Return what the ``shapes`` read from the ``lines``; ``own`` is found in lines with the server's own prefix.
+
+    Raises SweepError, quoting the line, when a line of the server's own has the trigger of a ``must`` shape but none of
+    the shapes with that trigger reads it. Such a line of somebody else's is noted under ``foreign``.
     """
     readings = Readings()
     for line in lines:
@@ -272,8 +297,13 @@ def read_shapes(lines: Iterable[Line], shapes: Sequence[Shape], source: str) -> 
             elif shape.must:
                 seen.add(shape.trigger)
         for trigger in sorted(seen - read):
-            if not is_source_code(line) and not breaks_off(line, trigger):
-                raise unknown_shape(line, trigger, source)
+            if is_source_code(line) or breaks_off(line, trigger):
+                continue
+            if not own.search(line.text):
+                readings.foreign.append(line)
+                continue
+            raise unknown_shape(line, trigger, source)
+    readings.drop_copies(own)
     return readings
 
 
@@ -318,8 +348,9 @@ def unknown_shape(line: Line, trigger: str, source: str) -> SweepError:
     """Return the error for a line that mentions something we read but in a form we do not know."""
     return SweepError(
         f"{source}:{line.number}: the line says “{trigger}” in a form no known release prints: "
-        f"“{redact(line.text.strip())[:400]}”. Nothing was guessed; add its shape to scripts/harness/startup_log and a "
-        "fixture to tests/fixtures/logs."
+        f"“{redact(line.text.strip())[:400]}”. Nothing was guessed. Check "
+        "that the line is whole; if the server printed it so, this release is newer than "
+        "what is read here: report it, or leave the log out to measure without it."
     )
 
 

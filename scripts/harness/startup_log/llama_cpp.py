@@ -15,6 +15,7 @@ from scripts.harness.startup_log.common import (
     NUMBER,
     Line,
     breaks_off,
+    foreign_warnings,
     is_source_code,
     redact,
     relevant_lines,
@@ -92,6 +93,12 @@ _READY = re.compile(
     r"|Uvicorn running on|Application startup complete|llama runner started"
 )
 _STOP = re.compile(r"cleaning up before exit|[Rr]eceived (?:second )?(?:interrupt|signal)|SIGINT|SIGTERM")
+
+OWN = re.compile(
+    r"\b(?:llama_\w+|ggml_\w+|llm_load\w*|load_tensors|init|create_memory|srv|slot)\b[^:\n]{0,60}:"
+    r"|^\W*\w*(?: KV|kv self)"
+)
+"""What llama.cpp's own lines hold: the function that prints them, or its words alone."""
 
 _MUST: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("KV buffer size", _KV_BUFFER),
@@ -293,6 +300,7 @@ class _Boot:
         self.projected: dict[str, float] | None = None
         self.quoted: dict[str, Line] = {}
         self.draft = False
+        self.foreign: list[Line] = []
         self.path: str | None = None
         progress = 0
         for line in lines:
@@ -342,7 +350,10 @@ class _Boot:
             self.contexts.append(_Context(self.draft))
         self._read_identity(line)
         progress = self._read_parameters(line) | self._read_caches(line) | self._read_buffers(line)
-        if self.strict:
+        if self.strict and not OWN.search(text):
+            if any(trigger in text and not pattern.search(text) for trigger, pattern in _MUST):
+                self.foreign.append(line)
+        elif self.strict:
             for trigger, pattern in _MUST:
                 readable = pattern.search(text) or is_source_code(line) or breaks_off(line, trigger)
                 if trigger in text and not readable:
@@ -641,7 +652,7 @@ class _Boot:
             for code, pattern in _WARNINGS:
                 if code not in found and pattern.search(line.text):
                     found[code] = {"code": code, "line": line.number, "text": redact(line.text.strip())[:400]}
-        return list(found.values())
+        return [*found.values(), *foreign_warnings(self.foreign)]
 
 
 def _device(name: str) -> str:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from scripts.harness.errors import SweepError
-from scripts.harness.startup_log import vllm_failures, vllm_start, vllm_v0, vllm_v1
+from scripts.harness.startup_log import account, vllm_failures, vllm_start, vllm_v0, vllm_v1
 from scripts.harness.startup_log.common import (
     Line,
     Reading,
     Readings,
+    foreign_warnings,
     read_shapes,
     redact,
     relevant_lines,
@@ -116,6 +117,12 @@ TRIGGERS: tuple[str, ...] = (
     *_PROGRESS_TRIGGERS,
     *_WARNING_TRIGGERS,
 )
+OWN = re.compile(
+    r"[\w.]+\.py:\d+\]"  # "[kv_cache_utils.py:864]", "llm_engine.py:70]"
+    r"|(?:^|[\s:|)])(?:INFO|WARNING|ERROR|DEBUG)\b"
+    r"|^[-\d:. ]*(?:#|[A-Z]\w* (?:\+ host )?)?(?:KV cache|Available KV|Maximum conc)|\((?:EngineCore|Worker|VllmWorker)"
+)
+"""What the server's own lines start with: its logger's prefix, or its words alone."""
 SPARSE = ("Avg prompt throughput", "Processed prompts:")
 
 
@@ -149,7 +156,7 @@ class _Boots:
             self.args = self.args or line
         elif vllm_start.ENGINE.search(text):
             self.engines.setdefault(line.engine_index, line)
-        elif _LOAD.search(text) or _POOL.search(text) or " blocks: " in text:
+        elif _LOAD.search(text) or (_POOL.search(text) and OWN.search(text)) or " blocks: " in text:
             self.progressed = True
         elif _SERVED.search(text):
             self.served = True
@@ -224,7 +231,7 @@ class _Record:
 
     def __init__(self, lines: list[Line], boots: int, source: str, strict: bool = True) -> None:
         self.lines, self.boots = lines, boots
-        self.readings = read_shapes(lines, SHAPES, source) if strict else _lenient(lines, source)
+        self.readings = read_shapes(lines, SHAPES, source, OWN) if strict else _lenient(lines, source)
         self.args, self.config, self.only_non_default, self.sampling = vllm_start.read_settings(lines)
         progress = [item.line.number for item in self.readings.all("weights_gib", "kv_cache_gib", "kv_cache_tokens")]
         self.verdict: Verdict = judge(lines, vllm_failures.CAUSES, _ready, _stopping, max(progress, default=0))
@@ -392,7 +399,35 @@ class _Record:
             for code, pattern in _WARNINGS:
                 if code not in found and pattern.search(line.text):
                     found[code] = {"code": code, "line": line.number, "text": redact(line.text.strip())[:400]}
-        return list(found.values())
+        conflict = self._capacity_conflict()
+        if conflict is not None:
+            tokens, length, computed, printed, number = conflict
+            found["capacity_disagrees"] = {
+                "code": "capacity_disagrees",
+                "line": number,
+                "text": f"the printed pool of {tokens:,} tokens would hold {computed:.2f} requests of {length:,} "
+                f"tokens, and the server prints {printed:g}: they disagree, as with hybrid models, whose layers keep "
+                "different amounts; the printed concurrency is the capacity",
+            }
+        return [*found.values(), *foreign_warnings(self.readings.foreign)]
+
+    def _capacity_conflict(self) -> tuple[int, int, float, float, int] | None:
+        """Return (tokens, length, tokens / length, printed concurrency, line) where tokens and printed concurrency of
+        one engine disagree beyond rounding: a pool whose layers keep different amounts."""
+        length, printed = self._minimum("concurrency_max_model_len"), self.readings.minimum("max_concurrency_x")
+        sizes = [entry["kv_cache_tokens"] for entry in self._engines()]
+        if not sizes or not length or printed is None:
+            return None
+        computed = min(sizes) / length
+        if abs(computed - printed.value) <= 0.0051 + 0.005 * printed.value:
+            return None
+        return min(sizes), int(length), computed, float(printed.value), printed.line.number
+
+    def _hybrid(self) -> bool | None:
+        """True for a model whose layers keep different amounts per token; None where the log does not show it."""
+        if self.readings.last("attention_block_size") is not None or self._capacity_conflict() is not None:
+            return True
+        return None
 
     # -- the record ----------------------------------------------------------------------------------------------
 
@@ -473,6 +508,8 @@ class _Record:
             "engine_config": self.config,
             "ranks": vllm_start.ranks(self.config, self.args, readings),
             "engines": engines,
+            "hybrid": self._hybrid(),
+            "account": self._account(),
             "warnings": self._warnings(),
             "failure": None if failure is None else failure.as_dict(),
             "boots_in_file": self.boots,
@@ -512,6 +549,33 @@ class _Record:
         record["extra"] = {name: value for name, value in extra.items() if value is not None}
         record["lines"] = self._quoted()
         return record
+
+    def _account(self) -> dict[str, Any]:
+        """Return the memory account, by the parts the log prints, GiB per GPU."""
+        consumed = self._minimum("consumed_gib")
+        if consumed is None:
+            parts = (self._weights(), self._minimum("non_torch_gib"))
+            consumed = None if None in parts else sum(part for part in parts if part is not None)
+        budget = self._minimum("requested_gib")
+        if budget is None:
+            total, share = self._minimum("total_gpu_gib"), self._utilization()
+            budget = None if total is None or share is None else total * share
+        kv = self._minimum("fixed_kv_cache_gib", "kv_cache_gib", "kv_cache_memory_in_use_gib")
+        estimate = value_of(self.readings.last("cuda_graph_estimate_gib", "graph_pool_estimate_gib"))
+        if self._fixed_pool():
+            budget = None  # the pool was not sized to fit one
+        found = account.balance(consumed, self._minimum("activation_gib"), kv, estimate, budget)
+        return {
+            "balances": found.balances,
+            "reading": found.reading,
+            "consumed_gib": consumed,
+            "activation_gib": self._minimum("activation_gib"),
+            "kv_cache_gib": kv,
+            "cuda_graph_estimate_gib": estimate,
+            "sum_gib": None if found.parts_gib is None else round(found.parts_gib, 4),
+            "budget_gib": None if budget is None else round(budget, 4),
+            "difference_gib": None if found.difference_gib is None else round(found.difference_gib, 4),
+        }
 
     def _weights(self) -> float | None:
         """Return GiB of weights per GPU, the smallest rank's.
@@ -606,7 +670,7 @@ def _lenient(lines: list[Line], source: str) -> Readings:
     readings = Readings()
     for line in lines:
         try:
-            readings.items.extend(read_shapes([line], SHAPES, source).items)
+            readings.items.extend(read_shapes([line], SHAPES, source, OWN).items)
         except SweepError:
             continue
     return readings
