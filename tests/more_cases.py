@@ -34,8 +34,8 @@ def differences(
 
     ``found`` has the case's names (``success``, the columns of a request, ``itl_ms`` a list); ``said`` is everything
     that was said of it in words, ``fidelity`` the client's block. Times may be up to ``late_ms`` later than expected
-    (gaps, which lie between two of them, that much off), and are not judged where that is None. A key that is not known here is a
-    difference: nothing passes unjudged.
+    (gaps, which lie between two of them, that much off), and are not judged where that is None. A key that
+    is not known here is a difference: nothing passes unjudged.
     """
     problems = [
         f"{name}: a key that nothing judges"
