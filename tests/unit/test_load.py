@@ -947,3 +947,4 @@ def test_a_speed_per_token_is_that_of_tokens_that_were_seen(
         assert "buffers" in " ".join(result.fidelity["warnings"])
     summary = summarize(result.requests_path, result.chunks_path, 1, result.fidelity)
     assert (summary["itl_ms"]["p99"] is None) == (not reliable)
+    assert summary["requests_without_tpot"] == (0 if reliable else 1)

@@ -376,7 +376,7 @@ def unseen_level(reason: str | None, answers: int = 1, of: int = 10) -> tuple[pa
         )
         for number in range(of)
     ]
-    return levels.requests(rows), levels.streams({number: UNSEEN_TIMES for number in range(of)})
+    return levels.requests(rows), levels.streams(dict.fromkeys(range(of), UNSEEN_TIMES))
 
 
 @pytest.mark.parametrize("reason", [name for name in schema.UNSEEN if name != "hidden_reasoning"])
