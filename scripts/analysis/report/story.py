@@ -13,6 +13,7 @@ from scripts.analysis.report.definitions import definition, shown
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
 from scripts.analysis.schema import UNSEEN
+from scripts.analysis.values import get
 
 
 @dataclass(frozen=True)
@@ -230,13 +231,20 @@ def cap_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words
 
 
 def unseen_notices(rows: Sequence[Mapping[str, Any]], words: Words) -> list[str]:
-    """Say, for each reason, at which levels answers came otherwise than token by token; nothing where none did."""
+    """Say, for each reason, at which levels answers came otherwise than token by token or without a usage to count
+    them by; nothing where none did."""
+    kinds = {f"unseen.{name}": tuple(get(row, f"requests_unseen_{name}") for row in rows) for name in UNSEEN}
+    zeros = tuple(get(row, "requests_usage_zeros") for row in rows)
+    without = tuple(get(row, "requests_without_usage") for row in rows)
+    kinds["usage.zeros"] = zeros
+    kinds["usage.missing"] = tuple(
+        None if all_ is None else all_ - (zero or 0) for all_, zero in zip(without, zeros, strict=True)
+    )
     found = []
-    for name in UNSEEN:
-        counts = {row["C"]: int(row[f"requests_unseen_{name}"]) for row in rows if row.get(f"requests_unseen_{name}")}
-        if counts:
-            levels = ", ".join(map(str, counts))
-            found.append(words(f"unseen.{name}", levels=levels, count=sum(counts.values())))
+    for name, counts in kinds.items():
+        levels = {row["C"]: int(count) for row, count in zip(rows, counts, strict=True) if count}
+        if levels:
+            found.append(words(name, levels=", ".join(map(str, levels)), count=f"{sum(levels.values()):,}"))
     return found
 
 
