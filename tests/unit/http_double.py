@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -31,8 +32,8 @@ class Double:
 
 
 @contextmanager
-def server(pages: dict[str, Any], certificate: str | None = None) -> Iterator[Double]:
-    """Serve ``pages`` on 127.0.0.1; with ``certificate``, a file in tests/fixtures/tls, over TLS."""
+def server(pages: dict[str, Any], certificate: str | None = None, host: str = "127.0.0.1") -> Iterator[Double]:
+    """Serve ``pages`` on ``host``; with ``certificate``, a file in tests/fixtures/tls, over TLS."""
     double = Double(pages)
 
     class Handler(BaseHTTPRequestHandler):
@@ -59,6 +60,7 @@ def server(pages: dict[str, Any], certificate: str | None = None) -> Iterator[Do
             pass
 
     class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
         block_on_close = False
 
@@ -73,8 +75,9 @@ def server(pages: dict[str, Any], certificate: str | None = None) -> Iterator[Do
                 request = context.wrap_socket(request, server_side=True)
             super().finish_request(request, client_address)
 
-    httpd = Server(("127.0.0.1", 0), Handler)
-    double.url = f"http{'' if certificate is None else 's'}://127.0.0.1:{httpd.server_port}"
+    httpd = Server((host, 0), Handler)
+    shown = f"[{host}]" if ":" in host else host
+    double.url = f"http{'' if certificate is None else 's'}://{shown}:{httpd.server_port}"
     thread = threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

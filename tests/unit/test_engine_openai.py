@@ -345,6 +345,42 @@ def test_a_server_without_a_list_of_models_is_found_by_a_request() -> None:
         assert ENGINE.survey(base, resolved, WORKLOAD, "m", lambda text: None)["api"] == [""]
 
 
+def early_hints(handler: Any, body: Any) -> Any:
+    handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")
+    return listing("m") if body is None else completion()
+
+
+def test_an_answer_after_early_hints_and_an_address_of_ipv6() -> None:
+    pages = {"/v1/models": early_hints, "/v1/completions": early_hints}
+    for host in ("127.0.0.1", "::1"):
+        try:
+            socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        except OSError:
+            continue  # a machine without IPv6
+        with server(pages, host=host) as double:
+            resolved = resolve(url=double.url)
+            assert ENGINE.ready(double.url, resolved) == "m"
+            assert ENGINE.survey(double.url, resolved, WORKLOAD, "m", lambda text: None)["prompt_form"] == "token_ids"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        (200, "[1, 2]"), (200, '{"data": null}'), (200, '{"data": "abc"}'), (200, "[" * 100_000), (200, "\0"),
+        (200, "<html>log in</html>"), (302, "", {"Location": "http://[::bad/x"}), (302, ""), (500, "<html>"),
+        (200, "abc", {"Content-Encoding": "gzip"}),
+        lambda handler, body: handler.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+        lambda handler, body: handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n"),
+    ],
+)  # fmt: skip
+def test_a_list_of_models_that_is_none_is_one_sentence(page: Any) -> None:
+    with server({"/v1/models": page}) as double, pytest.raises(SweepError) as caught:
+        ENGINE.ready(double.url, resolve(url=double.url))
+    assert double.url in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)  # what to do
+
+
 # Certificates
 
 

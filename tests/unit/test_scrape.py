@@ -93,6 +93,8 @@ def test_a_page_that_does_not_end_in_time_costs_its_time_and_no_more(
         ((200, "\n<!DOCTYPE html><html><body>a page</body></html>"), "content"),
         ((307, "", {"Location": "http://192.0.2.1/metrics"}), "away"),
         ((307, "", {"Location": "/metrics"}), "loop"),
+        ((307, "", {"Location": "http://[::bad/metrics"}), "status"),
+        ((307, ""), "status"),
         (lambda handler, body: handler.connection.shutdown(socket.SHUT_RDWR), "closed"),
         (lambda handler, body: handler.wfile.write(b"\x00\x01 no HTTP at all\r\n\r\n"), "protocol"),
         ((200, "\x00\x01\x02 {{{ no line of it can be read"), None),

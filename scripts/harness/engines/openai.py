@@ -320,7 +320,11 @@ class OpenaiEngine:
             about = f", naming the field {named[0]}" if named else ""
             fails = tried.left.status >= 500
             verb = "fails at every request" if fails else f"refuses every request{about}"
-            change = "its own log says why" if fails else "correct what it names, in the round's file or in the server"
+            change = (
+                "its own log says why"
+                if fails or not tried.left.words
+                else "correct what it names, in the round's file or in the server"
+            )
             raise SweepError(f"the server at {base_url} {verb} ({self._met(tried.left, resolved)}); {change}")
         for part, refusal in tried.refused.items():
             if part != "token_ids":
