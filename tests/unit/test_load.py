@@ -604,6 +604,33 @@ def test_tls(tmp_path: Path, framing: str) -> None:
     assert result.fidelity["stamp_source"] == "kernel"
 
 
+def test_the_door_over_tls_and_below_a_path(tmp_path: Path) -> None:
+    def arguments(url: str, name: str, *more: str) -> tuple[str, ...]:
+        sizes = ("--concurrency", "1", "--requests", "1", "--input-tokens", "4", "--output-tokens", "2")
+        return ("--base-url", url, "--model", "m", *sizes, "--out", str(tmp_path / name), "--no-ignore-eos", *more)
+
+    _, script = scenario(STREAMS / "role-only-first.json")
+    with Replay([Script(script.frames)], tls=TLS) as server:
+        for name, trust in (("ca", ("--tls-ca", str(TLS[0]))), ("off", ("--no-tls-verify",))):
+            done = door(*arguments(f"{server.base_url}/api/v3", name, *trust))
+            assert done.returncode == 0, done.stderr
+        assert all(request.startswith(b"POST /api/v3/completions ") for request in server.requests)
+        refused = door(*arguments(server.base_url, "none"))
+        assert refused.returncode == 1
+        assert "is not trusted: self-signed certificate" in refused.stderr
+        assert "in --tls-ca (server.tls_ca)" in refused.stderr
+    assert json.loads((tmp_path / "off/summary.json").read_text())["sent"]["load"]["tls_verify"] is False
+    for more, words in (
+        (("--tls-ca", str(tmp_path / "none.pem")), "--tls-ca: .* is not there"),
+        (("--tls-ca", __file__), "holds no certificate"),
+        (("--tls-ca", str(TLS[0]), "--no-tls-verify"), "keep one"),
+    ):
+        done = door(*arguments("https://127.0.0.1:9", "x", *more))
+        assert done.returncode == 2
+        assert re.search(words, done.stderr)
+    assert "begins with https" in door(*arguments("http://127.0.0.1:9", "x", "--tls-ca", str(TLS[0]))).stderr
+
+
 def test_tls_with_an_unknown_certificate(tmp_path: Path) -> None:
     with Replay([Script([])], tls=TLS) as server:
         result = run(spec_for(server.base_url, timeouts=Timeouts(connect_s=5)), tmp_path / "out")
@@ -654,7 +681,7 @@ def test_a_client_process_that_fails_ends_the_load_with_a_sentence(tmp_path: Pat
     spec = spec_for("https://127.0.0.1:9", tls_verify=str(tmp_path / "no-such-file.pem"))
     with pytest.raises(
         SweepError,
-        match=r"client process 0 ended with status 1 during the starting phase \(server.tls_ca: .*no-such-file",
+        match=r"client process 0 ended with status 1 during the starting phase \(server.tls_ca: .* is not there",
     ):
         run(spec, tmp_path / "out")
     assert no_process_left(tmp_path)

@@ -248,13 +248,22 @@ def unseen_notices(rows: Sequence[Mapping[str, Any]], words: Words) -> list[str]
     return found
 
 
-def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words) -> str | None:
-    """Say that a sweep mixes boots, with their pools; None when all levels were measured on one."""
+def boots_warning(
+    boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words, attached: bool = False
+) -> str | None:
+    """Say that a sweep mixes boots, with their pools; None when all levels were measured on one.
+
+    A server that was attached to has a record for each level whether it was started again or not: that it was shows
+    only where versions or pools differ.
+    """
     used = {str(row["boot_id"]) for row in rows if known(row.get("boot_id"))}
     if len(used) < 2:
         return None
     pools = {f"{row['kv_pool_tokens']:,.0f}" for row in rows if known(row.get("kv_pool_tokens"))}
     pools |= {f"{boot['kv_pool_tokens']:,.0f}" for boot in boots if known(boot.get("kv_pool_tokens"))}
+    versions = {str(boot["version"]) for boot in boots if known(boot.get("version"))}
+    if attached and len(pools) < 2 and len(versions) < 2:
+        return None
     return words("mixed_boots", count=len(used), pools=" / ".join(sorted(pools)) or "–")
 
 
@@ -266,6 +275,7 @@ def attached_notices(attached: Mapping[str, Any], words: Words) -> list[str]:
     text = attached.get("as_text")
     if text:
         key = "attached.text_unknown" if text["min"] is None else "attached.text"
+        key = "attached.text_exact" if text["min"] is not None and text["min"] == text["max"] else key
         numbers = {name: f"{text[name]:,}" for name in ("asked", "min", "max") if text[name] is not None}
         said.append(words(key, levels=_levels(text["levels"]), **numbers))
     for reason in attached.get("counters") or ():

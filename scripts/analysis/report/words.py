@@ -174,6 +174,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; the server counted {min} to {max} tokens in a prompt.",
         "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端统计每条提示词 {min} 至 {max} tokens。",
     ),
+    "attached.text_exact": (
+        "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; the server counted {min} tokens in each prompt.",
+        "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端统计每条提示词均为 {min} tokens。",
+    ),
     "attached.text_unknown": (
         "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; how many tokens they had is not known, since the server sends no usage.",
         "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端未返回 usage,实际 token 数未知。",
