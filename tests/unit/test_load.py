@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import resource
 import signal
 import socket
