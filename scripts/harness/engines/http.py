@@ -169,7 +169,7 @@ class Session:
         refused = tls.refusal(error, address, self._verify)
         if refused is not None:
             return Answer(None, "", refused, "tls")
-        problem, words = _kind(error), quoted(str(error) or type(error).__name__, self._secrets)
+        problem, words = _kind(error), quoted(str(error) or type(error).__name__, self._secrets).rstrip(".")
         if self._diagnose and parts.hostname and problem != "refused":
             port = parts.port or (443 if encrypted else 80)
             if encrypted and problem in ("timeout", "closed") and tls.speaks_plain(parts.hostname, port):

@@ -198,8 +198,8 @@ class OpenaiEngine:
 
     # Questions
 
-    def _get(self, url: str, resolved: Mapping[str, Any], timeout_s: float = ASK_TIMEOUT_S) -> Answer:
-        return http.ask(url, self.headers(resolved), timeout_s, tls.of(resolved))
+    def _get(self, url: str, resolved: Mapping[str, Any]) -> Answer:
+        return http.ask(url, self.headers(resolved), ASK_TIMEOUT_S, tls.of(resolved))
 
     def _secrets(self, resolved: Mapping[str, Any]) -> tuple[str, ...]:
         return secrets_of(self.headers(resolved))
