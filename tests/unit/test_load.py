@@ -681,7 +681,8 @@ def test_staggered_start(tmp_path: Path) -> None:
 def test_a_client_process_that_fails_ends_the_load_with_a_sentence(tmp_path: Path) -> None:
     spec = spec_for("https://127.0.0.1:9", tls_verify=str(tmp_path / "no-such-file.pem"))
     with pytest.raises(
-        SweepError, match=r"client process 0 ended with status 1 during the starting phase \(.*tls_ca: .* is not there"
+        SweepError,
+        match=r"client process 0 ended with status 1 during the starting phase \(server.tls_ca: .* is not there",
     ):
         run(spec, tmp_path / "out")
     assert no_process_left(tmp_path)

@@ -40,8 +40,14 @@ def settings(url: str, server: dict[str, Any], workload: dict[str, Any]) -> dict
                 "engine": "openai",
                 "server": {"url": url, "api_key_env": "SWEEP_TEST_KEY", **server},
                 "workload": {"input_tokens": 16, "output_tokens": 8, **workload},
-                "load": {"levels": [1, 2], "requests_min": 4, "requests_per_slot": 2, "warmup_requests": 1},
-                "limits": {"ready_s": 10},
+                "load": {
+                    "levels": [1, 2],
+                    "requests_min": 4,
+                    "requests_per_slot": 2,
+                    "warmup_requests": 1,
+                    "remeasure_disturbed": 0,
+                },
+                "limits": {"ready_s": 10, "quiet_s": 0},
             }
         }
     }
