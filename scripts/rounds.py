@@ -83,6 +83,13 @@ def _verify(root: Path, options: argparse.Namespace) -> int:
             print(f"{problem.kind.replace('_', ' '):>10}  {name}/{problem.path}")
         for run in rounds.earlier(folder):
             print(f"   earlier  {run.relative_to(root)}")
+        lost = {
+            problem.path for problem in problems if problem.kind == "missing" and problem.path.endswith("cell.json")
+        }
+        if lost and not (folder / CLOSED).exists():
+            print(
+                f"            `make restore ROUND={folder.parent.name}/{folder.name}` brings back what runs/ hold of it"
+            )
         wrong = sum(problem.kind != "broken_off" for problem in problems)
         state = "closed" if (folder / CLOSED).exists() else "open"
         print(f"{'in order' if wrong == 0 else 'NOT in order'}: {name} ({state})")

@@ -1,5 +1,6 @@
 """One level, whole: client metrics, confidence, counters, hardware and boot in one row, and the tables below it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +37,13 @@ def compute(
     draws = confidence.replicates(level)
     row: dict[str, Any] = {name: value for name, value in counters.items() if value is not None}
     row |= metrics.of_read(level)
+    draws[metrics.not_seen(row, draws.columns)] = math.nan
     row |= trend.of_level(level)
     row |= confidence.tails(level)
     row |= confidence.intervals(draws)
     row |= hardware(cell, telemetry)
     row |= metrics.words(cell, steady)
-    row |= dict.fromkeys(metrics.not_seen(row))
+    row |= dict.fromkeys(metrics.not_seen(row, row))
     tables = {
         "replicates": pa.Table.from_pandas(draws, preserve_index=False),
         "itl_histogram": timeline.itl_histogram(level),
@@ -50,6 +52,8 @@ def compute(
         "stall_spans": timeline.stall_spans(level),
         "token_rate": timeline.tokens_per_second(level, chunks),
     }
+    if metrics.bunched(row):
+        tables |= {name: tables[name].slice(0, 0) for name in ("itl_histogram", "stall_spans")}
     return Computed(row, tables)
 
 

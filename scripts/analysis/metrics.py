@@ -4,7 +4,7 @@ Percentiles are numpy's linear interpolation over pooled samples. TTFT, TPOT and
 succeeded, ITL over all gaps between distinct arrivals of those requests. What is not known is None.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,19 +108,28 @@ def of_read(level: Level) -> Row:
     row["in_step_pct"] = stalls.in_step_pct(level.requests, level.concurrency, level.stalls.slack_ms)
     row |= burst.of_level(level.requests)
     row |= steady(level, row["duration_s"])
-    return row | dict.fromkeys(not_seen(row))
+    return row | dict.fromkeys(not_seen(row, row))
 
 
-def not_seen(row: Mapping[str, Any]) -> list[str]:
-    """Return the columns of a level's row that cannot be given because too many of its answers came otherwise than
-    token by token: ITL, its bounds and its intervals; where reasoning was hidden only ITL per token."""
-    hidden = row.get("requests_unseen_hidden_reasoning") or 0
-    bunched = sum(row.get(f"requests_unseen_{name}") or 0 for name in UNSEEN) - hidden
-    limit = UNSEEN_FRAC * (row.get("requests_ok") or 0)
-    start = "itl_" if bunched > limit else "itl_token_" if hidden > limit else None
-    if start is None:
+def bunched(row: Mapping[str, Any]) -> bool:
+    """Say whether more of a level's answers came otherwise than token by token than its gaps can bear (the times
+    between visible tokens behind hidden reasoning are sound)."""
+    counts = (row.get(f"requests_unseen_{name}") or 0 for name in UNSEEN if name != "hidden_reasoning")
+    return sum(counts) > UNSEEN_FRAC * (row.get("requests_ok") or 0)
+
+
+def not_seen(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return which of the columns ``names`` cannot be given for a level with this row, because of how its answers came:
+    ITL, its bounds, intervals and tails, and the stalls told from it; where reasoning was hidden only ITL per token."""
+    if bunched(row):
+        starts: tuple[str, ...] = ("itl_", "stall_")
+    elif (row.get("requests_unseen_hidden_reasoning") or 0) > UNSEEN_FRAC * (row.get("requests_ok") or 0):
+        starts = ("itl_token_",)
+    else:
         return []
-    return [name for name in row if name.removeprefix("steady_").startswith(start) and name.endswith("_ms")]
+    kept = ("itl_samples", "itl_samples_expected", "itl_p99_reliable", "stall_share_expected_pct")
+    bare = {name: name.removeprefix("steady_") for name in names}
+    return [name for name, column in bare.items() if column.startswith(starts) and column not in kept]
 
 
 def counts(level: Level) -> Row:
@@ -144,6 +153,7 @@ def counts(level: Level) -> Row:
     known = ok & (requests.prompt_tokens != NONE)
     row["requests_unequal_prompt"] = int((requests.prompt_tokens[known] != requests.prompt_tokens_asked[known]).sum())
     row["requests_without_usage"] = int((requests.tokens_source[ok] != "usage").sum())
+    row["requests_usage_zeros"] = int((requests.usage_problem[ok] == "zeros").sum())
     row["requests_finish_other"] = int((requests.finish_reason[ok] != "length").sum())
     for name in UNSEEN:
         row[f"requests_unseen_{name}"] = int((requests.tpot_reason[ok] == name).sum())

@@ -58,6 +58,7 @@ class Requests:
     tpot_ms: Float
     e2el_ms: Float
     tpot_reason: npt.NDArray[np.object_]
+    usage_problem: npt.NDArray[np.object_]
     ttft_is_e2el: Bool
 
     def __len__(self) -> int:
@@ -154,6 +155,7 @@ def requests_of(table: pa.Table) -> Requests:
         tpot_ms=floats("tpot_ms"),
         e2el_ms=floats("e2el_ms"),
         tpot_reason=later("tpot_reason"),
+        usage_problem=later("usage_problem"),
         ttft_is_e2el=later("ttft_is_e2el") == True,  # noqa: E712 - null is not true
     )
 

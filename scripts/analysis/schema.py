@@ -68,8 +68,16 @@ REQUESTS = (
         "tpot_reason",
         "string",
         "",
-        "Why the tokens were not seen one by one: several_choices, one_arrival or bursts, where no speed per token is "
-        "given; hidden_reasoning, where it is that of the tokens that were sent",
+        "Why the tokens were not seen one by one, so that no speed per token is given: several_choices, "
+        "summarised_reasoning, one_arrival, bursts, packed or late_reader; hidden_reasoning, where it is that of the "
+        "tokens that were sent",
+        optional=True,
+    ),
+    Column(
+        "usage_problem",
+        "string",
+        "",
+        "Why the tokens were counted from frames: zeros (usage said 0, tokens came) or missing",
         optional=True,
     ),
     Column("ttft_is_e2el", "bool", "", "Several tokens, and all came in one arrival: TTFT is E2EL", optional=True),
@@ -173,9 +181,12 @@ FAILURES = {
 
 UNSEEN = {
     "hidden_reasoning": "reasoning tokens were counted and not sent",
+    "summarised_reasoning": "far more reasoning tokens were counted than were sent",
     "several_choices": "several choices shared one stream",
     "one_arrival": "all tokens came in one arrival",
     "bursts": "tokens came in bursts of more than four frames",
+    "packed": "more than eight tokens an arrival on average",
+    "late_reader": "the client read so late that all seemed to come at once",
 }
 """Why the tokens of an answer were not seen one by one, by its name in ``requests.tpot_reason``."""
 
@@ -227,6 +238,7 @@ _COUNTS = (
     Column("requests_unequal_output", "int64", "", "Succeeded with another output length than asked for"),
     Column("requests_unequal_prompt", "int64", "", "Succeeded with another prompt length (usage) than asked for"),
     Column("requests_without_usage", "int64", "", "Succeeded without the server's usage; tokens were counted"),
+    Column("requests_usage_zeros", "int64", "", "Of them, those whose usage said 0 although tokens came"),
     Column("requests_finish_other", "int64", "", "Succeeded with another finish reason than length"),
     Column("stale_retries", "int64", "", "Times a request was sent again after a reused connection broke"),
 )

@@ -19,6 +19,9 @@ OTHER_MEAN_CORES, OTHER_MEAN_SHARE = 0.10, 0.02
 """Others' CPU over the whole window: cores, or that share of the usable cores where it is more. A tenth of a core is
 three times what quiet machines show; on two cores it can cost a saturated server 5%, about what repeats of a quiet
 level differ by. On machines of many cores agents use more without touching the server, hence the share."""
+OTHER_LEAST_S = 0.5
+"""CPU time of others below which their mean says nothing: one log-in, or one page of a process list, in a level of two
+seconds. What keeps a core busy is found by the worst stretch even there."""
 OTHER_WORST_CORES, OTHER_WORST_SHARE = 0.40, 0.04
 """The same over the worst stretch. A log-in costs 0.2 to 0.5 s of CPU once: half of this limit, over two seconds."""
 STEAL_MEAN_PCT, STEAL_WORST_PCT = 2.0, 10.0
@@ -270,7 +273,9 @@ def _other_cpu(numbers: Mapping[str, Any], cores: int) -> tuple[Reason, ...]:
     names = _names(numbers, "other_cpu_names")
     mean_limit = max(OTHER_MEAN_CORES, OTHER_MEAN_SHARE * cores)
     worst_limit = max(OTHER_WORST_CORES, OTHER_WORST_SHARE * cores)
-    mean = _above("other_cpu", numbers.get("other_cpu_cores_mean"), mean_limit, "cores", names)
+    value, window_s = numbers.get("other_cpu_cores_mean"), numbers.get("window_s")
+    little = value is not None and window_s is not None and value * window_s < OTHER_LEAST_S
+    mean = () if little else _above("other_cpu", value, mean_limit, "cores", names)
     return mean or _above("other_cpu", numbers.get("other_cpu_cores_max"), worst_limit, "cores", names)
 
 

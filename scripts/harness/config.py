@@ -115,6 +115,8 @@ def _sentence(error: Any, source: str) -> str:
     where = f"{source}: {place}" if place else source
     if place.endswith("server.api_key_env"):
         return f"{where}: expected the name of an environment variable (what was found is not shown: it may be the key)"
+    if ".server.environment" in place:
+        return f"{where}: expected strings (what was found is not shown: it may be a secret)"
     if place.endswith("server.url") and isinstance(found, str):
         found = plain_url(found)
     kind, value = error.validator, error.validator_value

@@ -386,9 +386,17 @@ def _measure(
             "cores": surroundings.usable_cores(),
             "server": belongs.known,
             "on_gpu": on_gpu and not engine.attaches_only,
-            "reference": alone.reference(earlier_cells(job)),
+            "reference": _reference(job),
         },
     }
+
+
+def _reference(job: Job) -> dict[str, Any] | None:
+    """Return what earlier levels showed; None also where their records are damaged, which concerns no measurement."""
+    try:
+        return alone.reference(earlier_cells(job))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _when_quiet(

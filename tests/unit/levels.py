@@ -47,6 +47,9 @@ def request(request_id: int, arrivals_ms: Sequence[float] = (), **changes: Any) 
         "ttft_ms": None if first is None else first - sent,
         "e2el_ms": None if last is None else last - sent,
         "tpot_ms": None if first is None or last is None or tokens < 2 else (last - first) / (tokens - 1),
+        "tpot_reason": None,
+        "usage_problem": None,
+        "ttft_is_e2el": False,
         "text": None,
     }
     unknown = set(changes) - set(row)

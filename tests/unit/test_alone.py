@@ -82,6 +82,14 @@ def test_a_process_that_keeps_one_of_two_cores_busy_is_named() -> None:
     assert alone.sentence(found.reasons[0]).startswith("other processes used 0.93 cores (ffmpeg, sshd)")
 
 
+def test_one_log_in_during_a_short_level_is_no_disturbance() -> None:
+    one = QUIET | {"other_cpu_cores_mean": 0.24, "other_cpu_cores_max": 0.24, "window_s": 2.0}
+    assert alone.judge(one, cell()).disturbed is False
+    assert alone.judge(one | {"window_s": 0.5 / 0.24}, cell()).disturbed is True
+    busy = {"other_cpu_cores_mean": 0.9, "other_cpu_cores_max": 0.9, "window_s": 0.3}
+    assert alone.judge(QUIET | busy, cell()).disturbed is True
+
+
 def test_a_burst_in_a_long_level_is_found() -> None:
     found = alone.judge(QUIET | {"other_cpu_cores_mean": 0.04, "other_cpu_cores_max": 0.97}, cell())
     assert [(reason.kind, reason.value, reason.limit) for reason in found.reasons] == [("other_cpu", 0.97, 0.4)]

@@ -53,7 +53,14 @@ ROUND_REFUSALS = [
     ("sweeps/a/server/environment", {"A": 1}, "string"),
     ("sweeps/a/server/kv_cache_memory", 0, "more than 0"),
     ("sweeps/a/server/url", "localhost:80", "matches"),
-    ("sweeps/a/server/api_key_env", "sk-123", "matches"),
+    ("sweeps/a/server/api_key_env", "sk-123", "expected the name of an environment variable"),
+    ("sweeps/a/server/tls_ca", 3, "string or null"),
+    ("sweeps/a/server/tls_ca", "", "not empty"),
+    ("sweeps/a/server/tls_verify", "no", "boolean"),
+    ("sweeps/a/workload/ignore_eos", "no", "boolean"),
+    ("sweeps/a/workload/leave_out", ["max_tokens"], "one of temperature, stream_options"),
+    ("sweeps/a/workload/leave_out", ["temperature", "temperature"], "every entry once"),
+    ("sweeps/a/workload/leave_out", "temperature", "array"),
     ("sweeps/a/server/log", "", "not empty"),
     ("sweeps/a/server/port", 0, "at least 1"),
     ("sweeps/a/server/port", 70000, "at most 65535"),
@@ -116,6 +123,25 @@ def test_a_round_with_a_mistake_is_refused_in_one_sentence(tmp_path: Path, path:
     assert words in str(refused.value)
     assert str(refused.value).startswith("config/rounds/bad.yaml")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("sweeps/a/server/api_key_env", "sk-topsecret-1"),
+        ("sweeps/a/server/url", "htp://me:topsecret@host/v1"),
+        ("sweeps/a/server/url", "me:topsecret@host:8000"),
+        ("sweeps/a/server/url", "host:8000/?api_key=topsecret"),
+        ("sweeps/a/server/environment", {"HF_TOKEN": ["topsecret"]}),
+        ("sweeps/a/server/environment", ["HF_TOKEN=topsecret"]),
+    ],
+)
+def test_a_mistake_that_may_hold_a_key_is_not_repeated(tmp_path: Path, path: str, value: Any) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(yaml.safe_dump(put(ROUND, path, value)))
+    with pytest.raises(SweepError) as refused:
+        plan.read_round(file, ROOT)
+    assert "topsecret" not in str(refused.value)
 
 
 CONFIG_REFUSALS = [

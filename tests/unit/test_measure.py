@@ -1,6 +1,7 @@
 """What a measured level leaves, and when it counts as measured."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,10 @@ def test_earlier_levels_of_the_sweep_are_found_unless_they_are_old(tmp_path: Pat
     def cell(path: str, age_s: float) -> None:
         file = tmp_path / "sweep" / path / "cell.json"
         file.parent.mkdir(parents=True)
-        named = dict.fromkeys(records.NEEDED, "x") | {"schema": records.CELL_SCHEMA, "run_id": path}
+        objects = {name: {"workload": {}, "load": {}, "resolved": {}} for name in records.OBJECTS if "." not in name}
+        level = int(re.findall(r"c(\d+)", path)[0])
+        named = dict.fromkeys(records.NEEDED, "x") | objects
+        named |= {"schema": records.CELL_SCHEMA, "level": level, "run_id": path, "title": "x"}
         file.write_text(json.dumps(named | {"clock": {"wall_ns": time.time_ns() - int(age_s * 1e9)}}))
 
     cell("c1", 60)

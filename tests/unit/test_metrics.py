@@ -9,7 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scripts.analysis import metrics, percentiles, samples
+from scripts.analysis import level as level_of
+from scripts.analysis import metrics, percentiles, samples, schema
+from scripts.analysis.report import story
+from scripts.analysis.report.words import Words
 from tests.unit import levels
 
 CELL = {"level": 2}
@@ -354,3 +357,84 @@ def test_words_of_the_client_and_of_the_steady_state() -> None:
     without = metrics.of_level({"level": 2}, requests, chunks)
     assert without["stamp_source"] is without["steady_reason"] is None
     assert list(without) == list(row)
+
+
+# Tokens that nobody saw
+
+
+UNSEEN_TIMES = [20.0, 320.0, 620.0]
+
+
+def unseen_level(reason: str | None, answers: int = 1, of: int = 10) -> tuple[pa.Table, pa.Table]:
+    """A level in which ``answers`` of ``of`` answers came otherwise than token by token."""
+    rows = [
+        levels.request(
+            number,
+            UNSEEN_TIMES,
+            slot=number % 2,
+            **({"tpot_reason": reason, "tpot_ms": None} if number < answers else {}),
+        )
+        for number in range(of)
+    ]
+    return levels.requests(rows), levels.streams(dict.fromkeys(range(of), UNSEEN_TIMES))
+
+
+@pytest.mark.parametrize("reason", [name for name in schema.UNSEEN if name != "hidden_reasoning"])
+def test_a_level_whose_tokens_were_not_seen_has_no_speed_per_token(reason: str) -> None:
+    row = of(*unseen_level(reason))
+    assert row[f"requests_unseen_{reason}"] == 1
+    gone = [name for name in row if name.startswith(("itl_p", "itl_m", "itl_token_", "stall_ms", "stall_time"))]
+    assert len(gone) > 15
+    assert {row[name] for name in gone} == {None}
+    assert row["stall_share_pct"] is None
+    assert (row["itl_samples"], row["ttft_p50_ms"], row["output_tokens_total"]) == (20, 20, 30)
+    assert row["tpot_p50_ms"] == 300  # of the nine that were seen
+
+
+def test_so_few_that_they_cannot_decide_the_tail_take_nothing_away() -> None:
+    row = of(*unseen_level("bursts", 1, 100))
+    assert (row["requests_unseen_bursts"], row["itl_p50_ms"]) == (1, 300)
+
+
+def test_hidden_reasoning_leaves_the_gaps_between_what_was_sent() -> None:
+    row = of(*unseen_level("hidden_reasoning", 10))
+    assert (row["itl_p50_ms"], row["itl_token_p50_ms"], row["itl_token_mean_ms"]) == (300, None, None)
+
+
+def test_nothing_that_rests_on_gaps_is_drawn_or_drawn_from_where_tokens_were_not_seen(tmp_path: Path) -> None:
+    requests, chunks = unseen_level("bursts", 10)
+    pq.write_table(chunks, tmp_path / "chunks.parquet")
+    empty = schema.to_table("telemetry", [])
+    cell = {"level": 2, "window": {"load_start_ns": levels.ns(0), "load_end_ns": levels.ns(700)}}
+    computed = level_of.compute(cell, requests, tmp_path / "chunks.parquet", empty, {})
+    names = [name for name in computed.row if name.startswith("itl_") and name.endswith(("_lo", "_hi", "_requests"))]
+    assert len(names) >= 11
+    assert {computed.row[name] for name in names} == {None}
+    assert computed.tables["itl_histogram"].num_rows == computed.tables["stall_spans"].num_rows == 0
+    drawn = computed.tables["replicates"].to_pandas()
+    assert drawn["itl_p99_ms"].isna().all()
+    assert drawn["ttft_p50_ms"].notna().all()
+
+
+def test_usage_of_zeros_is_counted_apart() -> None:
+    rows = [
+        levels.request(0, [20, 30], tokens_source="frames", usage_problem="zeros"),
+        levels.request(1, [20, 30], tokens_source="frames", usage_problem="missing", slot=1),
+        levels.request(2, [20, 30], slot=1),
+    ]
+    row = of(levels.requests(rows), levels.streams({number: [20, 30] for number in range(3)}))
+    assert (row["requests_without_usage"], row["requests_usage_zeros"]) == (2, 1)
+
+
+def test_the_page_says_in_both_languages_what_was_not_seen() -> None:
+    rows = [{"C": 1}, {"C": 2} | {f"requests_unseen_{name}": 1200 for name in schema.UNSEEN}]
+    rows[1] |= {"requests_usage_zeros": 3, "requests_without_usage": 7}
+    for language, proxy in (("en", "proxy"), ("zh", "代理")):
+        found = story.unseen_notices(rows, Words(language))
+        assert len(found) == len(schema.UNSEEN) + 2
+        assert all("C = 2" in text for text in found)
+        assert sum("1,200" in text for text in found) == len(schema.UNSEEN)
+        assert sum(proxy in text for text in found) == 2
+        assert "3" in found[-2]
+        assert "4" in found[-1]
+    assert story.unseen_notices([{"C": 1, "requests_without_usage": 0}], Words("en")) == []

@@ -148,3 +148,21 @@ def test_another_model_file_is_another_measurement(root: Path) -> None:
 def test_requests_of_a_level_are_the_floor_or_k_times_c() -> None:
     settings = {"requests_min": 32, "requests_per_slot": 8}
     assert [plan.requests_of(level, settings) for level in (1, 4, 5, 64)] == [32, 32, 40, 512]
+
+
+def test_settings_that_came_later_measure_nothing_again_until_they_are_used(root: Path) -> None:
+    section = {"engine": "openai", "server": {"url": "https://h"}, "load": {"levels": [1]}}
+    write(root, "one", {"sweeps": {"a": section}})
+    before = plan.measured_settings(load(root, "one").sweeps[0], ROOT)
+    assert {"ignore_eos", "leave_out"}.isdisjoint(before["workload"])
+    assert {"tls_ca", "tls_verify"}.isdisjoint(before["server"])
+
+    def changed(**more: Any) -> dict[str, Any]:
+        write(root, "one", {"sweeps": {"a": {**section, **more}}})
+        return plan.measured_settings(load(root, "one").sweeps[0], ROOT)
+
+    assert changed(workload={"ignore_eos": True, "leave_out": []}) == before
+    assert changed(server={"url": "https://h", "tls_ca": "ca.pem"}) == before
+    assert changed(server={"url": "https://h", "tls_verify": False}) == before
+    assert changed(workload={"ignore_eos": False})["workload"]["ignore_eos"] is False
+    assert changed(workload={"leave_out": ["temperature"]})["workload"]["leave_out"] == ["temperature"]

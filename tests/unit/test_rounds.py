@@ -281,3 +281,24 @@ def test_a_record_that_is_no_object_is_named(folder: Path, content: str) -> None
     assert Problem("s/c1/cell.json", "changed") in rounds.verify(folder)
     with pytest.raises(SweepError, match="cannot be closed"):
         rounds.close(folder)
+
+
+def test_the_commands_lead_from_what_is_missing_to_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = tmp_path / "results/raw/m-1/demo"
+    level(raw, "c1", "run-1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command_line.wiring, "machine_name", lambda root: "m-1")
+    assert command_line.main(["verify", "m-1/demo"]) == 0
+    assert "make restore" not in capsys.readouterr().out
+    delete(raw)
+    assert command_line.main(["verify", "m-1/demo"]) == 1
+    assert "make restore ROUND=m-1/demo" in capsys.readouterr().out
+    assert command_line.main(["restore"]) == 1
+    assert "make restore ROUND=" in capsys.readouterr().err
+    assert command_line.main(["restore", "m-1/demo"]) == 0
+    assert "brought back results/raw/m-1/demo/s/c1/cell.json" in capsys.readouterr().out
+    assert command_line.main(["restore", "m-1/demo"]) == 0
+    assert "nothing is missing" in capsys.readouterr().out
+    assert command_line.main(["verify", "m-1/demo"]) == 0

@@ -54,7 +54,9 @@ def test_two_rounds_are_compared_and_nothing_is_measured(measured: Project) -> N
     folder = measured.root / "results/compare/small-vs-again"
     # four requests a level are too few for a bootstrap, and nothing was repeated
     assert "again against small: no level can be evaluated." in (folder / "compare.html").read_text()
-    assert pd.read_csv(folder / "tables/verdicts.csv")["verdict"].tolist() == ["not evaluable", "not evaluable"]
+    # a test machine that does other work meanwhile makes levels that are not to be trusted either
+    verdicts = pd.read_csv(folder / "tables/verdicts.csv")["verdict"].tolist()
+    assert len(verdicts) == 2 and set(verdicts) <= {"not evaluable", "not trusted"}
     assert (folder / "figures/overlay_tradeoff.svg").exists()
     second = compare(measured, "small", "again")
     assert "Nothing to be done" in second.stdout + second.stderr
@@ -164,7 +166,11 @@ def test_a_server_with_half_its_threads_moved_and_the_argument_is_named(project:
     done = project.run("compare")
     assert done.returncode == 0, done.stdout
     found = json.loads((project.root / "results/compare/threads/comparison.json").read_text())[0]
-    assert found["levels"] == {"1": "moved"}
+    cells = [json.loads(path.read_text()) for path in project.root.glob("results/metrics/*/*/llama_cpp/derived.json")]
+    doubted = [cell["sweep"]["trust"]["doubted"] for cell in cells]
+    assert len(doubted) == 2
+    # a test machine that does other work meanwhile makes levels that nothing may be concluded from
+    assert found["levels"] == {"1": "not trusted" if any(doubted) else "moved"}
     assert found["attribution"]["status"] == "cause"
     page = (project.root / "results/compare/threads/compare.html").read_text()
     assert "The one recorded input that changed: server threads: 2 → 1." in page

@@ -168,7 +168,7 @@ def test_changing_how_it_is_reported_measures_nothing(measured: Project, change:
 
 
 def test_changing_limits_or_order_or_title_measures_nothing(measured: Project) -> None:
-    settings = with_round(limits__ready_s=30, load__order="down")
+    settings = with_round(limits__ready_s=30, limits__quiet_s=90, load__order="down", load__remeasure_disturbed=4)
     settings["title"] = "Another title"
     measured.round(settings)
     assert not MEASURING & set(measured.jobs())

@@ -127,7 +127,8 @@ def render(subject: Subject, sections: Sequence[Section]) -> str:
     words, context, extras = subject.words, subject.context, subject.extras
     claims = subject.claims
     rows = subject.derived.rows
-    notices = [text for text in (story.boots_warning(boots_of(subject), rows, words),) if text]
+    mixed = story.boots_warning(boots_of(subject), rows, words, context.get("engine") == "openai")
+    notices = [] if mixed is None else [mixed]
     failed = [str(row["C"]) for row in rows if row.get("failed")]
     if failed:
         notices.append(words("failed_levels", levels=", ".join(failed)))

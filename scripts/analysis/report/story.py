@@ -13,6 +13,7 @@ from scripts.analysis.report.definitions import definition, shown
 from scripts.analysis.report.tables import Table, known
 from scripts.analysis.report.words import Words
 from scripts.analysis.schema import UNSEEN
+from scripts.analysis.values import get
 
 
 @dataclass(frozen=True)
@@ -235,13 +236,20 @@ def cap_lines(sweep: Mapping[str, Any], context: Mapping[str, Any], words: Words
 
 
 def unseen_notices(rows: Sequence[Mapping[str, Any]], words: Words) -> list[str]:
-    """Say, for each reason, at which levels answers came otherwise than token by token; nothing where none did."""
+    """Say, for each reason, at which levels answers came otherwise than token by token or without a usage to count
+    them by; nothing where none did."""
+    kinds = {f"unseen.{name}": tuple(get(row, f"requests_unseen_{name}") for row in rows) for name in UNSEEN}
+    zeros = tuple(get(row, "requests_usage_zeros") for row in rows)
+    without = tuple(get(row, "requests_without_usage") for row in rows)
+    kinds["usage.zeros"] = zeros
+    kinds["usage.missing"] = tuple(
+        None if all_ is None else all_ - (zero or 0) for all_, zero in zip(without, zeros, strict=True)
+    )
     found = []
-    for name in UNSEEN:
-        counts = {row["C"]: int(row[f"requests_unseen_{name}"]) for row in rows if row.get(f"requests_unseen_{name}")}
-        if counts:
-            levels = ", ".join(map(str, counts))
-            found.append(words(f"unseen.{name}", levels=levels, count=sum(counts.values())))
+    for name, counts in kinds.items():
+        levels = {row["C"]: int(count) for row, count in zip(rows, counts, strict=True) if count}
+        if levels:
+            found.append(words(name, levels=", ".join(map(str, levels)), count=f"{sum(levels.values()):,}"))
     return found
 
 
@@ -285,13 +293,22 @@ def _server(one: Mapping[str, Any]) -> str:
     return ", ".join([*dict.fromkeys(facts), *([f"{tokens:,} tokens"] if tokens is not None else [])])
 
 
-def boots_warning(boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words) -> str | None:
-    """Say that a sweep mixes boots, with their pools; None when all levels were measured on one."""
+def boots_warning(
+    boots: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], words: Words, attached: bool = False
+) -> str | None:
+    """Say that a sweep mixes boots, with their pools; None when all levels were measured on one.
+
+    A server that was attached to has a record for each level whether it was started again or not: that it was shows
+    only where versions or pools differ.
+    """
     used = {str(row["boot_id"]) for row in rows if known(row.get("boot_id"))}
     if len(used) < 2:
         return None
     pools = {f"{row['kv_pool_tokens']:,.0f}" for row in rows if known(row.get("kv_pool_tokens"))}
     pools |= {f"{boot['kv_pool_tokens']:,.0f}" for boot in boots if known(boot.get("kv_pool_tokens"))}
+    versions = {str(boot["version"]) for boot in boots if known(boot.get("version"))}
+    if attached and len(pools) < 2 and len(versions) < 2:
+        return None
     return words("mixed_boots", count=len(used), pools=" / ".join(sorted(pools)) or "–")
 
 
@@ -303,6 +320,7 @@ def attached_notices(attached: Mapping[str, Any], words: Words) -> list[str]:
     text = attached.get("as_text")
     if text:
         key = "attached.text_unknown" if text["min"] is None else "attached.text"
+        key = "attached.text_exact" if text["min"] is not None and text["min"] == text["max"] else key
         numbers = {name: f"{text[name]:,}" for name in ("asked", "min", "max") if text[name] is not None}
         said.append(words(key, levels=_levels(text["levels"]), **numbers))
     for reason in attached.get("counters") or ():

@@ -214,6 +214,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; the server counted {min} to {max} tokens in a prompt.",
         "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端统计每条提示词 {min} 至 {max} tokens。",
     ),
+    "attached.text_exact": (
+        "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; the server counted {min} tokens in each prompt.",
+        "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端统计每条提示词均为 {min} tokens。",
+    ),
     "attached.text_unknown": (
         "The server takes no token ids, so prompts were text of {asked} words at C = {levels}; how many tokens they had is not known, since the server sends no usage.",
         "服务端不接受 token id,因此 C = {levels} 的提示词为 {asked} 个单词的文本;服务端未返回 usage,实际 token 数未知。",
@@ -249,13 +253,39 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "unseen.one_arrival": (
         "At C = {levels}, {count} answers came in one arrival: something between server and client buffers them, such as "
-        "a proxy. Their time to first token is their whole latency, and no speed per token is given.",
-        "C = {levels}:{count} 个回答一次性到达,说明服务端与客户端之间有缓冲(例如代理)。其首 token 时间等于整个延迟,不给出逐 token 速度。",
+        "a proxy, or the server itself sends them so. Their time to first token is their whole latency, and no speed per "
+        "token is given.",
+        "C = {levels}:{count} 个回答一次性到达:服务端与客户端之间有缓冲(例如代理),或服务端本身就一次发完。其首 token 时间等于整个延迟,不给出逐 token 速度。",
     ),
     "unseen.bursts": (
         "At C = {levels}, {count} answers came in bursts of many tokens at once: something between server and client "
-        "buffers them, such as a proxy. No speed per token is given.",
-        "C = {levels}:{count} 个回答成批到达,说明服务端与客户端之间有缓冲(例如代理)。不给出逐 token 速度。",
+        "buffers them, such as a proxy, or the server itself sends them so; the two cannot be told apart. No speed per "
+        "token is given.",
+        "C = {levels}:{count} 个回答成批到达:服务端与客户端之间有缓冲(例如代理),或服务端本身就成批发送,二者无法区分。不给出逐 token 速度。",
+    ),
+    "unseen.packed": (
+        "At C = {levels}, {count} answers hold more than eight tokens an arrival on average: the server packs them into "
+        "few frames, or something between does. No speed per token is given.",
+        "C = {levels}:{count} 个回答平均每次到达超过八个 token:服务端或中间环节把它们合并成少数几帧。不给出逐 token 速度。",
+    ),
+    "unseen.late_reader": (
+        "At C = {levels}, {count} answers seem to have come at once because the client read too late. No speed per token "
+        "is given.",
+        "C = {levels}:{count} 个回答因客户端读取过晚而看似一次性到达。不给出逐 token 速度。",
+    ),
+    "unseen.summarised_reasoning": (
+        "At C = {levels}, {count} answers hold far more reasoning tokens than the reasoning text that was sent, as a "
+        "summary does. No speed per token is given.",
+        "C = {levels}:{count} 个回答计入的推理 token 远多于已发送的推理文本(例如只发送摘要)。不给出逐 token 速度。",
+    ),
+    "usage.zeros": (
+        "At C = {levels}, the server's usage says 0 output tokens in {count} answers although text came. Frames were "
+        "counted instead, so throughput and the speed per token rest on one token a frame.",
+        "C = {levels}:服务端的 usage 在 {count} 个回答里给出 0 个输出 token,而文本确实到达。改为按帧计数,吞吐与逐 token 速度都基于每帧一个 token。",
+    ),
+    "usage.missing": (
+        "At C = {levels}, {count} answers came without the server's usage. Their tokens were counted from what the frames hold.",
+        "C = {levels}:{count} 个回答没有服务端的 usage,token 数按帧计得。",
     ),
     "unseen.hidden_reasoning": (
         "At C = {levels}, {count} answers hold reasoning tokens that the server counts and does not send. Time to "

@@ -94,31 +94,31 @@ class Session:
     def get(self, url: str, follow: bool = False) -> Answer:
         """GET a page. With ``follow``, redirects on the same host are followed, five at most; the headers (and the key
         in them) are sent only to the scheme, host and port that was asked first."""
-        asked, answer = url, self._once("GET", url, self._headers)
+        answer = self._once("GET", url, self._headers)
         for _ in range(REDIRECTS):
             if not follow or answer.location is None or answer.problem is not None:
-                return self._shown(answer, asked)
-            target = urljoin(asked, answer.location)
+                return self._shown(answer)
+            target = answer.location
             if urlsplit(target).hostname != urlsplit(url).hostname or not target.startswith(("http://", "https://")):
-                answer = self._shown(answer, asked)
+                answer = self._shown(answer)
                 said = f"it redirects to another host, {answer.location}, which is not followed"
                 return replace(answer, text="", error=said, problem="away")
             same = urlsplit(target)[:2] == urlsplit(url)[:2]
-            asked, answer = target, self._once("GET", target, self._headers if same else {})
+            answer = self._once("GET", target, self._headers if same else {})
         if answer.location is None or answer.problem is not None:
             return answer
         said = f"it redirects more than {REDIRECTS} times"
-        return replace(self._shown(answer, asked), text="", error=said, problem="loop")
+        return replace(self._shown(answer), text="", error=said, problem="loop")
 
     def post(self, url: str, body: Mapping[str, Any]) -> Answer:
         """POST a JSON body; redirects are not followed."""
-        return self._shown(self._once("POST", url, self._headers, json.dumps(body).encode()), url)
+        return self._shown(self._once("POST", url, self._headers, json.dumps(body).encode()))
 
-    def _shown(self, answer: Answer, asked: str) -> Answer:
-        """Return the answer with its location whole, and without what may be secret in it."""
+    def _shown(self, answer: Answer) -> Answer:
+        """Return the answer without what may be secret in its location."""
         if answer.location is None:
             return answer
-        return replace(answer, location=quoted(plain_url(urljoin(asked, answer.location)), self._secrets))
+        return replace(answer, location=quoted(plain_url(answer.location), self._secrets))
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None) -> Answer:
         self._deadline.ends = time.monotonic() + self._limit_s
@@ -138,7 +138,7 @@ class Session:
             body = self._decoded(b"".join(pieces), known.get("content-encoding", ""))
             if body is None:
                 return self._too_large(response.status)
-            location = known.get("location") if 300 <= response.status < 400 else None
+            location = _leads_to(url, known.get("location")) if 300 <= response.status < 400 else None
             return Answer(response.status, scrub_text(body.decode(errors="replace"), self._secrets), location=location)
         except _FAILURES as error:
             return self._failed(error, url)
@@ -169,7 +169,7 @@ class Session:
         refused = tls.refusal(error, address, self._verify)
         if refused is not None:
             return Answer(None, "", refused, "tls")
-        problem, words = _kind(error), quoted(str(error) or type(error).__name__, self._secrets)
+        problem, words = _kind(error), quoted(str(error) or type(error).__name__, self._secrets).rstrip(".")
         if self._diagnose and parts.hostname and problem != "refused":
             port = parts.port or (443 if encrypted else 80)
             if encrypted and problem in ("timeout", "closed") and tls.speaks_plain(parts.hostname, port):
@@ -222,6 +222,15 @@ def _target(url: str) -> httpcore.URL:
     return httpcore.URL(
         scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path or b"/"
     )
+
+
+def _leads_to(url: str, location: str | None) -> str | None:
+    """Return the whole address a redirect leads to; None where it names none that can be read."""
+    try:
+        target = None if location is None else urljoin(url, location)
+        return target if target is not None and urlsplit(target).port != 0 else None
+    except ValueError:
+        return None
 
 
 def _host(url: str) -> str:

@@ -198,8 +198,8 @@ class OpenaiEngine:
 
     # Questions
 
-    def _get(self, url: str, resolved: Mapping[str, Any], timeout_s: float = ASK_TIMEOUT_S) -> Answer:
-        return http.ask(url, self.headers(resolved), timeout_s, tls.of(resolved))
+    def _get(self, url: str, resolved: Mapping[str, Any]) -> Answer:
+        return http.ask(url, self.headers(resolved), ASK_TIMEOUT_S, tls.of(resolved))
 
     def _secrets(self, resolved: Mapping[str, Any]) -> tuple[str, ...]:
         return secrets_of(self.headers(resolved))
@@ -320,7 +320,11 @@ class OpenaiEngine:
             about = f", naming the field {named[0]}" if named else ""
             fails = tried.left.status >= 500
             verb = "fails at every request" if fails else f"refuses every request{about}"
-            change = "its own log says why" if fails else "correct what it names, in the round's file or in the server"
+            change = (
+                "its own log says why"
+                if fails or not tried.left.words
+                else "correct what it names, in the round's file or in the server"
+            )
             raise SweepError(f"the server at {base_url} {verb} ({self._met(tried.left, resolved)}); {change}")
         for part, refusal in tried.refused.items():
             if part != "token_ids":

@@ -195,7 +195,10 @@ def _load(options: argparse.Namespace) -> int:
     if not summary["requests_ok"]:
         why = _why(result.requests_path)
         hint = ""
-        if spec.prompt_kind == "token_ids" and why.startswith(("http_status 400", "http_status 422")):
+        refused = why.startswith(("http_status 400", "http_status 422"))
+        if refused and "ignore_eos" in why and "ignore_eos" in spec.body:
+            hint = " (--no-ignore-eos leaves the field out; answers may then be shorter)"
+        elif refused and spec.prompt_kind == "token_ids":
             hint = " (if the server takes no token ids as prompt, use --prompt text)"
         print(f"error: none of the {spec.requests} requests succeeded: {why}{hint}", file=sys.stderr)
         return 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from scripts.analysis import schema
 from scripts.harness.errors import SweepError
 from scripts.harness.load.clock import Offsets
-from scripts.harness.load.frames import Frame, Reading, StreamParser
+from scripts.harness.load.frames import Frame, Reading, StreamParser, bunching
 from scripts.harness.load.framing import Body
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.journal import Reads, read_journal
@@ -60,8 +60,8 @@ class Observed:
     running_usage: int = 0
     answers: int = 0
     """Requests that succeeded, warm-up left out."""
-    usage_zero: int = 0
-    """Answers whose usage said 0 output tokens although tokens came."""
+    usage_problems: dict[str, int] = field(default_factory=dict)
+    """Answers whose tokens had to be counted without usage, by reason (``frames.Reading.usage_problem``)."""
     unseen: dict[str, int] = field(default_factory=dict)
     """Answers whose tokens were not seen one by one, by reason (``frames.Reading.unseen``)."""
     unfinished: int = 0
@@ -225,12 +225,10 @@ def _row(
     ttft = None if first is None or write_end is None else (first - write_end) / 1e6
     e2el = None if last is None or write_end is None else (last - write_end) / 1e6
     output = reading.output_tokens
-    unseen = reading.unseen
-    if unseen == "bursts" and lost:
-        unseen = None  # the reader was late: its bounds say how much of the bunching was its own
-    seen = 0 if output is None else output
-    if unseen is not None:  # of hidden reasoning the rest was seen, and has a speed of its own
-        seen = sum(frame.tokens for frame in reading.frames) if unseen == "hidden_reasoning" else 0
+    unseen, seen = reading.unseen, reading.seen_tokens
+    if unseen in ("one_arrival", "bursts") and lost:  # the reader was late: what it bunched itself says nothing
+        unseen = "late_reader" if first == last else bunching([frame for frame, was_lost in frames if not was_lost])
+        seen = output if unseen is None else None
     delay = None if write_end is None else write_end - scheduled - (connect if connect is not None else 0)
     ended = request.last_ns if how in ("complete", "eof", "left_open") and request.head else end.get("ns")
     row = {
@@ -263,8 +261,11 @@ def _row(
         "arrivals": len({frame.arrival_ns for frame, _ in frames}),
         "ttft_ms": ttft,
         "e2el_ms": e2el,
-        "tpot_ms": (e2el - ttft) / (seen - 1) if ttft is not None and e2el is not None and seen > 1 else None,
+        "tpot_ms": (e2el - ttft) / (seen - 1)
+        if ttft is not None and e2el is not None and seen is not None and seen > 1
+        else None,
         "tpot_reason": unseen,
+        "usage_problem": reading.usage_problem,
         "ttft_is_e2el": None if ttft is None or output is None else ttft == e2el and output > 1,
         "text": reading.text if reading.text or reading.frames else None,
         "reasoning": reading.reasoning if reading.reasoning else None,
@@ -278,9 +279,10 @@ def _row(
         observed.running_usage += reading.running_usage
         if reading.error_kind is None:
             observed.answers += 1
-            observed.usage_zero += reading.usage_zero
+            if reading.usage_problem is not None:
+                _count(observed.usage_problems, reading.usage_problem)
             if unseen is not None:
-                observed.unseen[unseen] = observed.unseen.get(unseen, 0) + 1
+                _count(observed.unseen, unseen)
         if delay is not None:
             observed.delay.add(delay)
             observed.delay_ns += delay
@@ -293,6 +295,10 @@ def _row(
     tokens = array("h", (min(frame.tokens, MAX_INT16) for frame, _ in frames))
     flags = bytes(was_lost for _, was_lost in frames)
     return b"".join((array("I", (len(line), len(frames))).tobytes(), line, arrivals.tobytes(), tokens.tobytes(), flags))
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
 
 
 def _words(how: str, words: str | None, spec: dict[str, Any]) -> str | None:

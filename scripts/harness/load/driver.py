@@ -310,7 +310,10 @@ class _Crew:
         cause = f"was killed by signal {-how}" if how is not None and how < 0 else f"ended with status {how}"
         if not last and shutil.disk_usage(self._out).free < 1 << 20:
             last = [f"no space is left on the disk of {self._out}"]
-        words = f" ({last[0]})" if last else ""
+        ours = (
+            f"{SweepError.__module__}.{SweepError.__qualname__}: "  # how a traceback names what is already a sentence
+        )
+        words = f" ({last[0].removeprefix(ours)})" if last else ""
         return f"client process {index} {cause} during the {self._phase} phase{words}"
 
 

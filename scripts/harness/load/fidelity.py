@@ -4,8 +4,29 @@ from typing import Any
 
 from scripts.analysis.schema import UNSEEN_FRAC
 from scripts.harness.load.convert import Observed
+from scripts.harness.load.frames import PACKED_TOKENS
 from scripts.harness.load.histogram import Histogram
 from scripts.harness.load.spec import FidelityLimits
+
+_WHO = "something between server and client buffers them, such as a proxy, or the server itself sends them so"
+UNSEEN = {
+    "one_arrival": f"came in one arrival: {_WHO}; their time to first token is their whole latency, and no speed per "
+    "token is given",
+    "bursts": f"came in bursts of many frames at once: {_WHO}, which cannot be told apart; no speed per token is given",
+    "packed": f"hold more than {PACKED_TOKENS} tokens an arrival: they were not seen one by one, because the server "
+    "packs them into few frames or something in between does; no speed per token is given",
+    "late_reader": "came in one arrival because the client read too late; no speed per token is given",
+    "hidden_reasoning": "hold reasoning tokens that the server counts and does not send: those were not seen; time to "
+    "first token and the speed per token are those of the tokens that were",
+    "summarised_reasoning": "hold far more reasoning tokens than the reasoning text that was sent, as a summary does: "
+    "most were not seen; no speed per token is given",
+    "several_choices": "hold several choices in one stream: no speed per token is given",
+}
+"""What is said of answers whose tokens were not seen one by one, by reason."""
+USAGE = {
+    "zeros": "say 0 output tokens in their usage, although text came",
+    "missing": "came without usage",
+}
 
 
 def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float | None) -> dict[str, Any]:
@@ -49,11 +70,12 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
     bunched = sum(count for name, count in observed.unseen.items() if name != "hidden_reasoning")
     if bunched > UNSEEN_FRAC * observed.answers:
         reliable = False
-    if observed.usage_zero:
-        warnings.append(
-            f"the server's usage said 0 output tokens in {_of(observed.usage_zero, observed.answers)}, although text "
-            "came: frames with text were counted instead, one token each"
-        )
+    for name, text in USAGE.items():
+        if name in observed.usage_problems:
+            warnings.append(
+                f"{_of(observed.usage_problems[name], observed.answers)} {text}: what their frames hold was counted "
+                "instead, one token a frame with text where nothing else tells"
+            )
     limited = False
     busiest = max((share for share in cpu if share is not None), default=None)
     if busiest is not None and busiest > limits.cpu_frac:
@@ -100,7 +122,7 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
         "connects": observed.connects,
         "answers": observed.answers,
         "answers_unseen": dict(observed.unseen),
-        "answers_usage_zero": observed.usage_zero,
+        "answers_usage_problem": dict(observed.usage_problems),
         "unfinished_requests": observed.unfinished,
         "ttft_rule": "first growth of the usage count"
         if observed.running_usage
@@ -113,18 +135,9 @@ def fidelity_block(observed: Observed, limits: FidelityLimits, itl_p50_ms: float
 
 def unseen_sentences(observed: Observed) -> list[str]:
     """Return, for each reason, how many answers came otherwise than token by token, and what that means."""
-    words = {
-        "one_arrival": "came in one arrival: something between server and client buffers them, such as a proxy; their "
-        "time to first token is their whole latency, and no speed per token can be given",
-        "bursts": "came in bursts of many frames at once: something between server and client buffers them, such as a "
-        "proxy; no speed per token is given",
-        "hidden_reasoning": "hold reasoning tokens that the server counts and does not send: those were not seen; "
-        "time to first token and the speed per token are those of the tokens that were",
-        "several_choices": "hold several choices in one stream: no speed per token is given",
-    }
     return [
         f"{_of(observed.unseen[name], observed.answers)} {text}"
-        for name, text in words.items()
+        for name, text in UNSEEN.items()
         if name in observed.unseen
     ]
 

@@ -12,15 +12,20 @@ The rules (docs/fidelity.md has them as a table):
   it).
 * ``[DONE]`` or a finish reason ends an answer; a stream that ends with neither is truncated. Servers write "no reason
   yet" as null, as an empty string or as the word null: none of them is a reason.
+  Of several choices each must end.
 * A ``usage`` that says 0 tokens although frames carried text says nothing; frames are counted then.
-* **Tokens nobody saw** (``Reading.unseen``): reasoning that is counted and not sent, several choices in one stream,
-  everything in one arrival, bursts of many frames. The answer is whole, and no speed per token can be had from it.
+* **Tokens nobody saw** (``Reading.unseen``): reasoning that is counted and not sent, or sent as a summary; several
+  choices in one stream; everything in one arrival, bursts of many frames, many tokens an arrival. The answer is whole,
+  and no speed per token can be had from it.
 * An error object inside the stream, even as the first frame, fails the request with the server's words.
 """
 
 import itertools
 import json
+import re
 from array import array
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +50,16 @@ TRANSPORT_FAILURES = frozenset(
 _FAILED_FINISH = frozenset({"error", "abort", "aborted", "cancelled"})
 _NO_REASON = frozenset({"", "null", "none", "undefined"})
 _NO_USAGE = -1
-BURST_FRAMES = 4.0
-"""Frames of one answer that share an arrival, on average, above which it came in bursts. Servers that pack put up to
-four tokens into one write; a proxy that buffers sends what a fixed time or a full buffer holds, which is far more."""
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+LAST_FRAMES = 4
+"""Frames at the end of a body that are looked at to tell whether its answer is over: token, finish, usage, [DONE]."""
+BURST_FRAMES = 4
+"""Frames that share an arrival above which it is a burst. An answer came in bursts if that many shared an arrival on
+average, or if half of its frames came in bursts. Servers that pack put up to four tokens into one write; a proxy that
+buffers sends what a fixed time or a full buffer holds, which is far more."""
+PACKED_TOKENS = 8
+"""Tokens an arrival, on average, above which nobody can speak of one token after the other. Speculative decoding brings
+a few tokens a step: four or five on average where it does well, and eight are its usual limit."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +88,11 @@ class Reading:
     running_usage: bool
     """The server kept a count of tokens in its frames, and arrivals were read from its growth."""
     unseen: str | None = None
-    """Why its tokens were not seen one by one: hidden_reasoning, several_choices, one_arrival, bursts; else None."""
-    usage_zero: bool = False
-    """The server's usage said 0 output tokens although tokens came."""
+    """Why its tokens were not seen one by one (a key of ``schema.UNSEEN``); None where they were."""
+    seen_tokens: int | None = None
+    """The tokens that its first to its last arrival is the time of, for a speed per token; None where it has none."""
+    usage_problem: str | None = None
+    """What its tokens were counted from frames for: ``zeros`` (usage said 0, tokens came) or ``missing``."""
 
 
 class StreamParser:
@@ -100,15 +114,20 @@ class StreamParser:
         self.frames_seen = 0
         self.done = False
         self.finish_reason: str | None = None
+        self.finished_last = False
+        """The last frame with choices gave a finish reason."""
         self.response_id: str | None = None
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.reasoning_tokens: int | None = None
-        self._choices: set[int] = set()
+        self._choices: dict[int, bool] = {}
+        """Choices that sent something, and whether each has ended."""
         self.problem: tuple[str, str] | None = None
         """(error kind, words) of the first thing that went wrong."""
-        self._texts: list[str] = []
-        self._reasonings: list[str] = []
+        self._texts: dict[int, list[str]] = {}
+        self._reasonings: dict[int, list[str]] = {}
+        self._thoughts = 0
+        """Frames with reasoning text and nothing else."""
         self._raw: list[bytes] = []
         self._raw_size = 0
         # One entry a frame that might carry tokens: stamp, behind, has text, counted tokens, running usage, and how
@@ -214,22 +233,31 @@ class StreamParser:
         choices = frame.get("choices")
         if not isinstance(choices, list) or not choices:
             return
-        text, reasoning, counted, role_only, finished = "", "", 0, False, False
-        for choice in choices:
+        text, reasoning, counted, role_only, finished = False, False, 0, False, False
+        for place, choice in enumerate(choices):
             if not isinstance(choice, dict):
                 continue
+            index = choice.get("index")
+            if not isinstance(index, int):
+                index = place
             piece, thought, tokens, role = _content(choice)
-            text, reasoning, counted, role_only = text + piece, reasoning + thought, counted + tokens, role_only or role
-            if (piece or thought or tokens) and isinstance(index := choice.get("index"), int):
-                self._choices.add(index)
+            counted, role_only = counted + tokens, role_only or role
+            if piece:
+                text = True
+                self._texts.setdefault(index, []).append(piece)
+            if thought:
+                reasoning = True
+                self._reasonings.setdefault(index, []).append(thought)
+            if piece or thought or tokens:
+                self._choices.setdefault(index, False)
             reason = finish_reason(choice)
             if reason is not None:
                 self.finish_reason, finished = reason, True
-        if text:
-            self._texts.append(text)
-        if reasoning:
-            self._reasonings.append(reasoning)
-        carries = bool(text or reasoning)
+                if index in self._choices:
+                    self._choices[index] = True
+        self.finished_last = finished
+        self._thoughts += reasoning and not text
+        carries = text or reasoning
         if carries or counted or running != _NO_USAGE:
             self._stamps.append(self._data_at[0])
             self._behinds.append(self._data_at[1])
@@ -255,16 +283,19 @@ class StreamParser:
         were wanted; with ``exact``, fewer are a failure (short).
         """
         self._flush_unended(how)
-        usage_zero = self.completion_tokens == 0 and self.token_seen
-        if usage_zero:
+        zeros = self.completion_tokens == 0 and self.token_seen
+        if zeros:
             self.completion_tokens = None
             self.prompt_tokens = self.prompt_tokens or None
-        frames, source = self._frames()
+        hidden = self._hidden()
+        frames, source = self._frames(hidden)
         counted = sum(frame.tokens for frame in frames)
         output = self.completion_tokens if source == "usage" else (counted if frames else None)
         kind, message = self._verdict(how, status, words, len(frames), output)
-        if kind is None and exact and asked is not None and output is not None and output < asked:
-            kind, message = "short", f"{output} of {asked} tokens, finish reason {self.finish_reason}"
+        wanted = None if asked is None else asked * max(1, len(self._choices))
+        if kind is None and exact and wanted is not None and output is not None and output < wanted:
+            kind, message = "short", f"{output} of {wanted} tokens, finish reason {self.finish_reason}"
+        unseen = self._unseen(frames, output, hidden)
         return Reading(
             error_kind=kind,
             error_message=message,
@@ -273,13 +304,19 @@ class StreamParser:
             output_tokens=output,
             tokens_source=source if output is not None else None,
             frames=tuple(frames),
-            text=_joined(self._texts),
-            reasoning=_joined(self._reasonings),
+            text=_by_choice(self._texts),
+            reasoning=_by_choice(self._reasonings),
             response_id=self.response_id,
             running_usage=self._running(),
-            unseen=self._unseen(frames, output),
-            usage_zero=usage_zero,
+            unseen=unseen,
+            seen_tokens=output if unseen is None else counted if unseen == "hidden_reasoning" else None,
+            usage_problem="zeros" if zeros else "missing" if source == "frames" else None,
         )
+
+    @property
+    def ended(self) -> bool:
+        """The answer is whole: ``[DONE]`` came, or a finish reason, which each choice that sent anything must have."""
+        return self.done or (self.finish_reason is not None and all(self._choices.values()))
 
     def _flush_unended(self, how: str) -> None:
         """A last event without a blank line after it, or a last line without its end, is taken if it is whole."""
@@ -301,7 +338,7 @@ class StreamParser:
             if not body and 300 <= status < 400:
                 body = "a redirect, which is not followed; give the address it leads to"
             return "http_status", body or f"status {status} without words"
-        ended = self.done or self.finish_reason is not None
+        ended = self.ended
         if self.problem is not None:
             return self.problem
         if how in ("connect", "timeout_connect"):
@@ -317,7 +354,9 @@ class StreamParser:
         if not self.frames_seen:
             return self._no_stream(how)
         if not ended:
-            return "truncated", words or "the stream ended without a finish reason and without [DONE]"
+            open_choices = sorted(index for index, over in self._choices.items() if not over)
+            which = f" for choice {open_choices[0]}" if self.finish_reason is not None and open_choices else ""
+            return "truncated", words or f"the stream ended without a finish reason{which} and without [DONE]"
         if not frames or output == 0:
             hidden = f", {self.reasoning_tokens} of them reasoning that was not sent" if self._hidden() else ""
             return (
@@ -360,24 +399,54 @@ class StreamParser:
 
     # Counting
 
-    def _hidden(self) -> int:
-        """Return how many of the answer's tokens are reasoning that the server counted and did not send."""
-        total, thought = self.completion_tokens, self.reasoning_tokens
-        if not thought or total is None or thought > total or self._reasonings or self._running():
-            return 0
-        return thought
+    def _carrying(self) -> list[int]:
+        return [index for index in range(len(self._stamps)) if self._texted[index] or self._counted[index]]
 
-    def _unseen(self, frames: list[Frame], output: int | None) -> str | None:
+    def _growths(self) -> list[int]:
+        """Return by how much the running count grew in each frame; 0 where it did not."""
+        grown, last = [], 0
+        for value in self._usages:
+            grown.append(max(0, value - last) if value != _NO_USAGE else 0)
+            last = max(last, value)
+        return grown
+
+    def _hidden(self) -> int:
+        """Return how many of the answer's tokens are reasoning that the server counted and did not send.
+
+        They were sent where reasoning text came, where a tag in the text says so, or where more frames with text came
+        than tokens that are not reasoning. A running count that makes a leap over them was not seen to grow.
+        """
+        total, thought = self.completion_tokens, self.reasoning_tokens
+        if not thought or total is None or thought > total or self._reasonings:
+            return 0
+        if self._running():
+            return thought if thought > PACKED_TOKENS and max(self._growths()) >= thought else 0
+        carrying = self._carrying()
+        tagged = any("</think" in "".join(pieces) for pieces in self._texts.values())
+        counted = sum(self._counted[index] for index in carrying)
+        return 0 if tagged or max(len(carrying), counted) > total - thought else thought
+
+    def _summarised(self) -> bool:
+        """Whether reasoning text came in far fewer pieces than reasoning tokens were counted, measured by the tokens
+        that the other frames hold."""
+        total, thought = self.completion_tokens, self.reasoning_tokens
+        if not thought or total is None or thought > total or not self._thoughts or self._running():
+            return False
+        carrying = self._carrying()
+        if sum(self._counted[index] for index in carrying) == total:
+            return False
+        others = len(carrying) - self._thoughts
+        usual = max(1.0, (total - thought) / others) if others else 1.0
+        return thought / self._thoughts > PACKED_TOKENS * usual
+
+    def _unseen(self, frames: list[Frame], output: int | None, hidden: int) -> str | None:
         if output is None or output < 2 or not frames:
             return None
-        if self._hidden():
-            return "hidden_reasoning"
         if len(self._choices) > 1:
             return "several_choices"
-        arrivals = len({frame.arrival_ns for frame in frames})
-        if arrivals == 1:
-            return "one_arrival"
-        return "bursts" if len(frames) > BURST_FRAMES * arrivals else None
+        if hidden:
+            return "hidden_reasoning" if (why := bunching(frames)) is None else why
+        return "summarised_reasoning" if self._summarised() else bunching(frames)
 
     def _running(self) -> bool:
         """Whether ``usage`` in the frames is a running count.
@@ -391,24 +460,23 @@ class StreamParser:
         growths = sum(1 for earlier, later in zip([0, *values], values, strict=False) if later > earlier)
         if any(later < earlier for earlier, later in itertools.pairwise(values)) or growths < 1:
             return False
-        carrying = [index for index in range(len(self._stamps)) if self._texted[index] or self._counted[index]]
+        carrying = self._carrying()
         if any(self._usages[index] == _NO_USAGE for index in carrying):
             return False
         return growths * 2 >= len(carrying)
 
-    def _frames(self) -> tuple[list[Frame], str | None]:
-        n = len(self._stamps)
+    def _frames(self, hidden: int) -> tuple[list[Frame], str | None]:
         total = self.completion_tokens
         if self._running():
-            frames, last = [], 0
-            for index in range(n):
-                value = self._usages[index]
-                grown = value - last if value != _NO_USAGE else 0
-                if grown > 0:
-                    frames.append(Frame(self._stamps[index], grown, self._behinds[index]))
-                    last = value
-            return frames, "usage"
-        carrying = [index for index in range(n) if self._texted[index] or self._counted[index]]
+            growths = self._growths()
+            if hidden:
+                growths[growths.index(max(growths))] -= hidden
+            return [
+                Frame(self._stamps[index], grown, self._behinds[index])
+                for index, grown in enumerate(growths)
+                if grown > 0
+            ], "usage"
+        carrying = self._carrying()
         counted = [self._counted[index] for index in carrying]
         have_counts = bool(carrying) and all(count > 0 for count in counted)
         if total is None:
@@ -416,7 +484,7 @@ class StreamParser:
             source: str | None = ("token_ids" if have_counts else "frames") if carrying else None
         else:
             source = "usage"
-            total -= self._hidden()
+            total -= hidden
             held = [1 + self._held_before[index] for index in carrying]
             if have_counts and sum(counted) == total:
                 weights = counted
@@ -430,6 +498,19 @@ class StreamParser:
             Frame(self._stamps[index], weight, self._behinds[index])
             for index, weight in zip(carrying, weights, strict=True)
         ], source
+
+
+def bunching(frames: Sequence[Frame]) -> str | None:
+    """Return how frames came otherwise than one by one: one_arrival, bursts (many frames an arrival) or packed (many
+    tokens an arrival); None where they did not. Who bunched them, server or what lies between, cannot be told."""
+    sizes = Counter(frame.arrival_ns for frame in frames)
+    tokens = sum(frame.tokens for frame in frames)
+    if len(sizes) == 1:
+        return "one_arrival" if tokens > 1 else None
+    in_bursts = sum(size for size in sizes.values() if size > BURST_FRAMES)
+    if len(frames) > BURST_FRAMES * len(sizes) or 2 * in_bursts >= len(frames):
+        return "bursts"
+    return "packed" if tokens > PACKED_TOKENS * len(sizes) else None
 
 
 def spread(total: int, parts: int) -> list[int]:
@@ -449,32 +530,31 @@ def finish_reason(choice: dict[str, Any]) -> str | None:
     return reason if isinstance(reason, str) and reason.strip().lower() not in _NO_REASON else None
 
 
-def answer_over(tail: bytes) -> str | None:
-    """Return whether the last whole frames in ``tail`` end an answer: "done" after ``[DONE]``, "finished" after a
-    finish reason (a frame with usage alone may follow it), else None.
+def answer_over(tail: bytes, whole: bool = False) -> str | None:
+    """Return whether the last frames in ``tail`` end an answer: "done" after ``[DONE]``, "finished" after a finish
+    reason and usage, "finished_without_usage" after a finish reason alone; else None.
 
-    ``tail`` is the end of a body, chunk framing and all. Only ``data`` lines that start a line are frames: a JSON text
-    holds no line end, so what a token says is never taken for one. The first line may be cut and is passed over.
+    ``tail`` is the end of a body without its framing; its first frame may be cut, and is passed over, unless it is the
+    ``whole`` body. The frames are read as the answer's own reading does it, so what a token says is never an end.
 
-    >>> answer_over(b'\\ndata: {"choices":[{"text":"data: [DONE]"}]}\\n\\n') is None
+    >>> answer_over(b'\\n\\ndata: {"choices":[{"text":"data: [DONE]"}]}\\n\\n') is None
     True
     """
-    for line in reversed(tail.split(b"\n")[1:]):
-        name, colon, value = line.strip().partition(b":")
-        if name != b"data" or not colon or not line.startswith(b"data"):
-            continue
-        value = value.strip()
-        if value == b"[DONE]":
-            return "done"
-        frame = _decode(value)
-        choices = frame.get("choices") if isinstance(frame, dict) else None
-        if choices == []:
-            continue
-        if not isinstance(choices, list):
-            return None
-        ended = any(isinstance(choice, dict) and finish_reason(choice) is not None for choice in choices)
-        return "finished" if ended else None
-    return None
+    if b"[DONE]" not in tail and b"finish_reason" not in tail:
+        return None
+    *events, rest = _EVENT_END.split(tail) if b"\r" in tail else tail.split(b"\n\n")
+    last = [event for event in (events if whole else events[1:]) if b"data" in event][-LAST_FRAMES:]
+    parser = StreamParser()
+    for event in last:
+        parser.feed(event + b"\n\n", 0)
+    if events or whole:
+        parser.feed(rest, 0)
+    parser.finish("left_open", 200)
+    if parser.done:
+        return "done"
+    if not (parser.ended and parser.finished_last):
+        return None
+    return "finished_without_usage" if parser.completion_tokens is None else "finished"
 
 
 def error_words(frame: dict[str, Any]) -> str | None:
@@ -542,10 +622,15 @@ def _joined(pieces: list[str]) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _by_choice(pieces: dict[int, list[str]]) -> str:
+    """Return the text of all choices, one after the other."""
+    return "".join(_joined(pieces[index]) for index in sorted(pieces))
+
+
 def _either(usage: dict[str, Any], name: str, other: str) -> Any:
-    """Return what stands under the usual name, else under the one the newer APIs use."""
+    """Return what stands under the usual name, else (none or 0 there) under the one the newer APIs use."""
     found = usage.get(name)
-    return usage.get(other) if found is None else found
+    return usage[other] if not found and usage.get(other) is not None else found
 
 
 def _count(value: Any, otherwise: int | None) -> int | None:

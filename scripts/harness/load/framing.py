@@ -77,8 +77,17 @@ class Dechunker:
         return b"".join(pieces)
 
 
+TAIL = 16384
+"""Bytes at the end of a body that are kept while it goes on."""
+UNWALKED_READS, LARGE_READ = 64, 4096
+"""Reads that are kept unwalked at most, and the size of one that is walked at once: what waits stays small."""
+
+
 class BodyEnd:
-    """Tells when a body is over, for as little work as possible: chunk headers are only walked at a possible end."""
+    """Tells when a body is over, for as little work as possible: chunk headers are only walked at a possible end.
+
+    The end of the payload is kept (:meth:`tail`), so that whoever has to can look at the last frames.
+    """
 
     def __init__(self, framing: Framing) -> None:
         self.framing = framing
@@ -86,30 +95,48 @@ class BodyEnd:
         self._left = framing.length if framing.length is not None else 0
         self._unwalked: list[bytes] = []
         self._walker = Dechunker() if framing.kind == "chunked" else None
-        self._tail = b""
+        self._last = b""
+        self._payload = b""
+        self._cut = False
 
     def feed(self, data: bytes) -> bool:
         """Take the next bytes; True once the body is over. A chunked body that cannot be read is over at once."""
-        walker = self._walker
-        if walker is None:
+        unwalked, size = self._unwalked, len(data)
+        unwalked.append(data)
+        if self._walker is None:
             if self.framing.kind == "length":
-                self._left -= len(data)
+                self._left -= size
                 self.over = self._left <= 0
+            if len(unwalked) > UNWALKED_READS or size > LARGE_READ:
+                self._walk()
             return self.over
-        self._unwalked.append(data)
-        if len(data) < 4:
-            data = self._tail = (self._tail + data)[-4:]
+        if size < 4:
+            data = self._last = (self._last + data)[-4:]
         else:
-            self._tail = data[-4:]
-        if data.endswith(b"\r\n\r\n") or len(self._unwalked) > 64:
-            unwalked, self._unwalked = self._unwalked, []
+            self._last = data[-4:]
+        if data.endswith(b"\r\n\r\n") or len(unwalked) > UNWALKED_READS or size > LARGE_READ:
+            self._walk()
+        return self.over
+
+    def tail(self) -> tuple[bytes, bool]:
+        """Return the end of the payload so far, and whether it is all of it."""
+        self._walk()
+        return self._payload, not self._cut
+
+    def _walk(self) -> None:
+        """Take the chunk framing off what came since the last time, and keep the end of the payload."""
+        payload = b"".join(self._unwalked)
+        self._unwalked.clear()
+        if self._walker is not None:
             try:
-                walker.feed(b"".join(unwalked))
+                payload = self._walker.feed(payload)
             except ValueError:
                 self.over = True
-            else:
-                self.over = walker.over
-        return self.over
+                return
+            self.over = self._walker.over
+        payload = self._payload + payload
+        self._cut = self._cut or len(payload) > TAIL
+        self._payload = payload[-TAIL:]
 
 
 class Body:

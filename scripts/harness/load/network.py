@@ -27,7 +27,6 @@ from scripts.harness.tls import IN_A_LOAD, refusal
 READ_SIZE = 65536
 _STAMP_SPACE = socket.CMSG_SPACE(16)
 _EARLY = 65536
-_DONE, _FINISH = b"[DONE]", b"finish_reason"
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _INFORMATIONAL = re.compile(rb"HTTP/1\.[01] 1\d\d[ \r\n]")
 
@@ -79,8 +78,8 @@ class StampedStream(httpcore.AsyncNetworkStream):
         self.write_end_ns: int | None = None
         self.headers_ns: int | None = None
         self.last_ns = 0
-        self.last_data = b""
         self.progress_ns = 0
+        self._looked: tuple[int, str | None] = (0, None)
         self.token_seen = False
         self._early: list[bytes] = []
         self._early_size = 0
@@ -101,8 +100,8 @@ class StampedStream(httpcore.AsyncNetworkStream):
         self._body_done = None
         self.received = False
         self.write_start_ns = self.write_end_ns = self.headers_ns = None
-        self.last_data = b""
         self.last_ns = self.progress_ns = 0
+        self._looked = (0, None)
         self.token_seen = False
         self._early = []
         self._early_size = 0
@@ -150,13 +149,14 @@ class StampedStream(httpcore.AsyncNetworkStream):
                 parser.feed(body.feed(b"".join(self._early)), 0)
             self.token_seen = parser.token_seen
 
-    def left_open(self, long: bool) -> bool:
-        """Whether the answer is over although the body was not ended: after [DONE], or, after a ``long`` silence, after
-        a finish reason. The frames themselves decide, never bytes that look like them."""
-        if not self._recording or (_DONE not in self.last_data and _FINISH not in self.last_data):
-            return False
-        over = answer_over(self.last_data)
-        return over == "done" or (long and over == "finished")
+    def answer_over(self) -> str | None:
+        """Return whether the answer is over although its body was not ended (``frames.answer_over``). It is looked up
+        once a silence."""
+        if not self._recording or self._end is None:
+            return None
+        if self._looked[0] != self.last_ns:
+            self._looked = (self.last_ns, answer_over(*self._end.tail()))
+        return self._looked[1]
 
     # The readiness callback
 
@@ -191,7 +191,6 @@ class StampedStream(httpcore.AsyncNetworkStream):
     def _take(self, now: int, kernel: bytes, data: bytes) -> None:
         self._sink.reads.append((self._request_id, now, kernel, data))
         self.last_ns = now
-        self.last_data = data if len(data) > 512 else self.last_data[-512:] + data
         if b"{" in data:
             self.progress_ns = now
         if self._early_size < _EARLY:

@@ -19,7 +19,7 @@ STATISTICS = ("mean", "p50", "p90", "p99", "max")
 
 def counts_of(requests_path: Path) -> dict[str, Any]:
     """Return what became of the requests, warm-up apart, and how asked and delivered lengths compare."""
-    columns = ["warmup", "status", "error_kind", "prompt_tokens", "output_tokens", "stale_retries", "arrivals"]
+    columns = ["warmup", "status", "error_kind", "prompt_tokens", "output_tokens", "stale_retries", "tpot_ms"]
     asked = ["prompt_tokens_asked", "output_tokens_asked"]
     table = pq.read_table(requests_path, columns=columns + asked)
     load = table.filter(pc.invert(table["warmup"]))
@@ -38,7 +38,7 @@ def counts_of(requests_path: Path) -> dict[str, Any]:
         "stale_connections": _sum(load["stale_retries"]),
         "output_length": _length(load, "output_tokens"),
         "prompt_length": _length(load, "prompt_tokens"),
-        "requests_without_tpot": sum(count is None or count < 2 for count in ok["output_tokens"].to_pylist()),
+        "requests_without_tpot": ok["tpot_ms"].null_count,
     }
 
 

@@ -40,8 +40,8 @@ SWEEP_S = 0.05
 BEAT_S = 0.02
 PREBUILT_BYTES = 64 << 20
 TICKET = 4
-LEFT_OPEN_DONE_NS = 1_000_000_000
-LEFT_OPEN_FINISHED_NS = 5_000_000_000
+LEFT_OPEN_NS = {"done": 1_000_000_000, "finished": 5_000_000_000, "finished_without_usage": 30_000_000_000}
+"""How long a body that is not ended may stay silent once its answer is over (``frames.answer_over``)."""
 
 
 class Exchange:
@@ -83,7 +83,11 @@ class Worker:
         self.phase = "starting"
         self.loop_lag = Histogram()
         self.timeout = {"connect": spec.timeouts.connect_s}
-        self.one_choice = spec.body.get("n", 1) == 1  # of several, one may end long before the others
+        self.left_open_ns = dict(LEFT_OPEN_NS)
+        if not (spec.body.get("stream_options") or {}).get("include_usage"):
+            self.left_open_ns["finished_without_usage"] = LEFT_OPEN_NS["finished"]  # nobody asked for it
+        if spec.body.get("n", 1) not in (None, 1):  # one of several choices may end long before the others
+            self.left_open_ns = {"done": LEFT_OPEN_NS["done"]}
 
     # Building
 
@@ -259,8 +263,10 @@ class Worker:
                         stream.expire("timeout_first_token")
                 elif silent > between or now - max(stream.progress_ns, started) > between:
                     stream.expire("timeout_between_tokens")
-                if silent > LEFT_OPEN_DONE_NS and stream.left_open(self.one_choice and silent > LEFT_OPEN_FINISHED_NS):
-                    stream.finish_early("left_open")
+                if silent > LEFT_OPEN_NS["done"]:
+                    over = stream.answer_over()
+                    if over is not None and silent > self.left_open_ns.get(over, total):
+                        stream.finish_early("left_open")
 
     async def flush(self) -> None:
         """Hand what was recorded to the disk."""
