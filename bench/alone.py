@@ -7,6 +7,7 @@ each time. A last line counts what was found, what was missed and who was accuse
 """
 
 import argparse
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -71,6 +72,13 @@ def demo() -> dict[str, Any]:
     return settings
 
 
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that was started here, and wait for it."""
+    if process.poll() is None:
+        process.terminate()
+    process.wait()
+
+
 def measure(project: Project, asked: list[int], planted: int | None, busy_s: float) -> None:
     """Measure every level; keep a core busy from the first answer of the planted one to its last, ``busy_s`` seconds at
     most."""
@@ -78,7 +86,8 @@ def measure(project: Project, asked: list[int], planted: int | None, busy_s: flo
     targets = [str((folder / f"c{level}/cell.json").relative_to(project.root)) for level in asked]
     busy: subprocess.Popen[bytes] | None = None
     begun, done = 0.0, False
-    with (project.root / "run.log").open("w") as log:
+    # each is ended even where Ctrl-C comes while another is being ended
+    with (project.root / "run.log").open("w") as log, contextlib.ExitStack() as ending:
         child = subprocess.Popen(
             [sys.executable, "-m", "snakemake", "--cores", "1", *targets],
             cwd=project.root,
@@ -87,28 +96,19 @@ def measure(project: Project, asked: list[int], planted: int | None, busy_s: flo
             env=project.environment(),
             start_new_session=True,
         )
+        ending.callback(end, child)
         deadline = time.monotonic() + LIMIT_S
-        try:
-            while child.poll() is None and time.monotonic() < deadline:
-                runs = folder / f"c{planted}/runs"
-                if planted is not None and not done:
-                    if busy is None and any(path.stat().st_size for path in runs.glob("*/journal-*.bin")):
-                        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-                        begun = time.monotonic()
-                    elif busy is not None and (
-                        any(runs.glob("*/requests.parquet")) or time.monotonic() - begun >= busy_s
-                    ):
-                        busy.kill()
-                        busy.wait()
-                        busy, done = None, True
-                time.sleep(0.02)
-        finally:
-            if busy is not None:
-                busy.kill()
-                busy.wait()
-            if child.poll() is None:
-                child.terminate()
-                child.wait()
+        while child.poll() is None and time.monotonic() < deadline:
+            runs = folder / f"c{planted}/runs"
+            if planted is not None and not done:
+                if busy is None and any(path.stat().st_size for path in runs.glob("*/journal-*.bin")):
+                    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                    ending.callback(end, busy)
+                    begun = time.monotonic()
+                elif busy is not None and (any(runs.glob("*/requests.parquet")) or time.monotonic() - begun >= busy_s):
+                    end(busy)
+                    busy, done = None, True
+            time.sleep(0.02)
     if child.returncode != 0:
         raise SystemExit((project.root / "run.log").read_text()[-3000:])
 

@@ -83,7 +83,7 @@ def judge(expected: dict[str, Any], found: dict[str, Any], tolerance: float, pri
     for name, value in expected.items():
         if name in SPECIAL or name in any_of or name not in known or (only is not None and name not in only):
             continue
-        lines += _in_range(value, found.get(name), tolerance, f".{name}")
+        lines += differences(value, found.get(name), tolerance, f".{name}")
     if "account_balances" in expected:
         account = found.get("account")
         lines += differences(
@@ -98,23 +98,6 @@ def judge(expected: dict[str, Any], found: dict[str, Any], tolerance: float, pri
     lines += [f".says: nothing matches {one!r}" for one in expected.get("says", []) if not _matches(one, said)]
     lines += [f".silent: {one!r} is said" for one in expected.get("silent", []) if _matches(one, said)]
     return lines
-
-
-def _in_range(expected: Any, found: Any, tolerance: float, path: str) -> list[str]:
-    """Like ``differences``, and {"between": [low, high]} stands for a range at any depth."""
-    if isinstance(expected, dict) and set(expected) == {"between"}:
-        low, high = expected["between"]
-        inside = isinstance(found, int | float) and not isinstance(found, bool) and low <= found <= high
-        return [] if inside else [f"{path}: expected {low} to {high}, found {found!r}"]
-    if isinstance(expected, dict) and isinstance(found, dict):
-        lines = []
-        for key, value in expected.items():
-            if key not in found and value is not None:
-                lines.append(f"{path}.{key}: expected {value!r}, found nothing")
-            else:
-                lines += _in_range(value, found.get(key), tolerance, f"{path}.{key}")
-        return lines
-    return differences(expected, found, tolerance, path)
 
 
 def _matches(pattern: str, text: str) -> bool:
